@@ -70,7 +70,7 @@ def run(kind: str, mode: str) -> dict[str, Any]:
         seen.append(1e3 * (time.perf_counter() - started) / ROUNDS)
     kept = sorted(seen[3:])
     loop: Any = trainer.loop
-    recorded = loop._learner.recorded
+    recorded = loop.learner.recorded
     return {
         "round_ms": kept[len(kept) // 2],
         "range_ms": [kept[0], kept[-1]],

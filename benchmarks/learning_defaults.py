@@ -197,11 +197,14 @@ def _dagger(env: VecEnv, where: Where) -> DAgger:
 # -- from replay -------------------------------------------------------------------------------------------------------
 
 
-def _off_policy(make: Callable[[VecEnv, Where], Any], **plan: int) -> Build:
+def _off_policy(make: Callable[[VecEnv, Where], Any]) -> Build:
+    """Return a row with the default plan, as the algorithm fills it in: batches of sequences are smaller."""
+
     def build(env: VecEnv, where: Where, steps: int) -> Parts:
         with torch.device(where.device):  # presets build their networks themselves
             algorithm = make(env, where)
-        return Parts(algorithm, _collector(env, algorithm, where), OffPolicyPlan(total_steps=steps, **plan))
+        own = algorithm.loop_settings(env.num_envs) if isinstance(algorithm, (RecurrentDQN, RecurrentSAC)) else {}
+        return Parts(algorithm, _collector(env, algorithm, where), OffPolicyPlan(total_steps=steps, **own))
 
     return build
 

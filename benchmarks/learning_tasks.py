@@ -70,9 +70,8 @@ GOALS: Mapping[str, Goal] = {
     "quadruped": Goal(
         title="Quadruped on flat ground, PPO, tracking error",
         recipe=("quadruped", "ppo"),
-        settings=ONE_THREAD,
-        steps=2_500_000,
-        target=0.25,
+        steps=1_000_000,
+        target=0.15,
         metric="tracking_error",
         unit=" m/s",
         lower_is_better=True,

@@ -34,7 +34,7 @@ from harness_rows import answer, read_rows, show, started, table_parser, today, 
 HERE = Path(__file__).resolve().parent
 PICTURE = HERE.parent / "docs" / "trace_cpu.png"
 MODES = ("eager", "auto", "compiled")
-TASKS = ("PPO, 128×128, 16 envs × 128 steps, minibatch 256", "SAC, 128×128, batch 256", "PPO, quadruped, 256 envs × 24")
+TASKS = ("PPO, 128×128, 16 envs × 128 steps, minibatch 256", "SAC, 128×128, batch 256", "PPO, quadruped, 128 envs × 24")
 IN_A_ROW = 3
 """How many iterations must have a speed until it counts as reached."""
 
@@ -63,7 +63,7 @@ def config_of(task: str, mode: str, iterations: int = 0) -> Any:
             config, policy=policy, algorithm=algorithm, env=replace(config.env, num_envs=16), num_threads=1
         )
         plan = replace(config.plan, num_steps_per_env=128, total_steps=0, total_iterations=iterations)
-    return replace(config, mode=mode, plan=plan)
+    return replace(config, mode=mode, switch_at="auto", plan=plan)
 
 
 def run_start(task: str, mode: str, seconds: float, began: float) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a start has failed")
     parser.add_argument("--trace", action="store_true", help="draw one iteration in place of measuring starts")
     parser.add_argument("--picture", type=Path, default=PICTURE, help="file of the drawing")
-    parser.add_argument("--envs", type=int, default=256, help="quadrupeds of the drawing")
+    parser.add_argument("--envs", type=int, default=128, help="quadrupeds of the drawing")
     parser.add_argument("--start", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.start:

@@ -1,6 +1,6 @@
 """Teach the built-in quadruped to follow velocity commands with PPO, on two CPU cores.
 
-python examples/train_quadruped.py [--steps 2500000] [--seed 0] [--video walk.mp4]
+python examples/train_quadruped.py [--steps 1000000] [--seed 0] [--video walk.mp4]
 """
 
 from __future__ import annotations
@@ -37,15 +37,12 @@ def build(seed: int, num_envs: int, steps: int) -> Trainer:
         policy,
         PPOConfig(
             num_learning_epochs=5,
-            num_mini_batches=4,
-            gamma=0.99,
+            num_mini_batches=6,
+            gamma=0.97,
             entropy_coef=0.005,
-            schedule="adaptive",
-            desired_kl=0.01,
-            learning_rate=1e-3,
+            learning_rate=5e-4,
             value_loss_coef=1.0,
             max_grad_norm=1.0,
-            use_clipped_value_loss=True,
         ),
     )
     collector = Collector(env, PolicyActor(policy), CollectorConfig(seed=seed, decorrelation_steps=999))
@@ -70,8 +67,8 @@ def film(policy: Policy, path: Path) -> None:
 def main() -> None:
     """Train, evaluate, film."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2_500_000, help="env steps in all")
-    parser.add_argument("--num-envs", type=int, default=256, help="robots that learn together")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="env steps in all")
+    parser.add_argument("--num-envs", type=int, default=128, help="robots that learn together")
     parser.add_argument("--episodes", type=int, default=64, help="episodes of the greedy policy at the end")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything")
     parser.add_argument("--video", type=Path, help="write ten seconds of the result to this file")

@@ -27,7 +27,7 @@ from striderl.envs.quadruped.parkour import ParkourConfig
 from striderl.policies import ActorCriticFieldMutex, Policy
 from striderl.policies.transfer.load import load_misaligned_state_dict
 from striderl.recipes import recipe
-from striderl.recipes.quadruped import quadruped_demo
+from striderl.recipes.quadruped import quadruped_ppo
 from striderl.training.experiment.loading import load_run, load_sub_policy
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_config import EvaluationSettings, RunConfig
@@ -52,7 +52,7 @@ def lanes(kinds: Sequence[str], sizes: dict[str, Any], levels: int) -> dict[str,
 
 def configs(arguments: argparse.Namespace) -> dict[str, RunConfig[Any, Any]]:
     """Return the three runs; all have the same networks, but for what they observe."""
-    walk, parkour = quadruped_demo(), recipe("parkour", "ppo")
+    walk, parkour = quadruped_ppo(), recipe("parkour", "ppo")
     found = {"walk": replace(walk, plan=replace(walk.plan, total_steps=arguments.walk_steps))}
     for skill in SKILLS:
         found[skill] = replace(

@@ -1,6 +1,6 @@
 """Two stages on the quadruped: what an expert showed is cloned, then PPO goes on; beside it, PPO from scratch.
 
-    expert         PPO, 2.4M env steps (or the folder of a run: --expert) ──▶ demos/, episodes without a fall
+    expert         PPO, 3M env steps   (or the folder of a run: --expert) ──▶ demos/, episodes without a fall
     cloned         reads demos/; takes no step in the env                        TwoStageRunner, stage one
     fine-tuned     goes on by PPO, 300,000 env steps                             TwoStageRunner, stage two
     from scratch   PPO with the same settings and seed, 300,000 env steps        OnPolicyRunner
@@ -27,7 +27,7 @@ from striderl.checkpoint import CheckpointStore
 from striderl.collect import GreedyActor
 from striderl.envs import VecEnv, make
 from striderl.policies import NormalizeObs, Policy, PolicyConfig
-from striderl.recipes.quadruped import quadruped_demo
+from striderl.recipes.quadruped import quadruped_ppo
 from striderl.recording.demonstrations import DemonstrationSaver
 from striderl.training import EvaluationResult, evaluate
 from striderl.training.experiment.loading import LoadedRun, load_run
@@ -65,7 +65,7 @@ def expert_of(arguments: argparse.Namespace) -> LoadedRun:
 
 def expert_config(arguments: argparse.Namespace) -> RunConfig[Any, Any]:
     """Return the expert's run: the recipe, or a second of it."""
-    config = quadruped_demo()
+    config = quadruped_ppo()
     settings: dict[str, Any] = {"num_threads": arguments.num_threads}
     if not arguments.quick:
         return replace(config, env=replace(config.env, settings=settings), num_threads=arguments.num_threads)
@@ -117,7 +117,7 @@ def record(expert: LoadedRun, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def learner_config(arguments: argparse.Namespace, seed: int) -> RunnerConfig:
     """Return what both learners have in common: the settings with which the expert was trained."""
-    config = quadruped_demo()
+    config = quadruped_ppo()
     sizes = (8,) if arguments.quick else config.policy.actor_hidden_dims
     return RunnerConfig(
         policy=PolicyConfig(

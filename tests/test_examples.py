@@ -71,7 +71,7 @@ def test_the_quadruped_example_runs(monkeypatch):
 
 @pytest.mark.slow
 def test_parts_of_ones_own_are_trained_with(monkeypatch):
-    monkeypatch.setattr(TERMS, "_registered", {})  # where the example puts its term, and gymnasium its variable
+    monkeypatch.setattr(TERMS, "registered", {})  # where the example puts its term, and gymnasium its variable
     monkeypatch.setenv("PYGAME_HIDE_SUPPORT_PROMPT", "hide")
     # any return is enough: the callback stops the run after the first rollout, which has the term's reward in it
     text = run("own_parts.py", "--enough", "-1000", "--bonus", "1.0")

@@ -107,6 +107,17 @@ def test_lazy_names_and_type_checker_names_are_the_same(name):
     assert dir(package) == sorted(package.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'surely_not'"):
         package.surely_not  # noqa: B018
+    for former in former_names(name):
+        assert former not in package.__all__
+        with pytest.warns(DeprecationWarning, match=f"no longer offers {former}; import it from {name}"):
+            assert getattr(package, former) is not None
+
+
+def former_names(name: str) -> list[str]:
+    """Return the names that the table of a package lists as no longer offered."""
+    syntax = ast.parse(SOURCE.joinpath(*name.split(".")[1:], "__init__.py").read_text())
+    tables = [node.value for node in ast.walk(syntax) if isinstance(node, ast.keyword) and node.arg == "unlisted"]
+    return [former for table in tables for names in ast.literal_eval(table).values() for former in names]
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
@@ -318,5 +329,12 @@ def test_the_house_does_not_grow():
     assert len(found.modules) <= limits["at_most"]["files"]
     assert house.own_lines(found) <= limits["at_most"]["code_lines_without_compat"]
     assert len(house.duplicate_classes(found)) <= limits["at_most"]["duplicate_class_names"]
+    names = {each.name: importlib.import_module(each.name) for each in found.modules.values() if each.is_package}
+    own = house.own_names({name: getattr(package, "__all__", []) for name, package in names.items()})
+    assert len(own) <= limits["at_most"]["public_names_without_compat"]
+    touched = house.private_touches(ROOT / "tests", SOURCE)
+    assert len(touched) <= limits["at_most"]["private_attributes_touched_by_tests"], touched
     long = [str(each.path.relative_to(SOURCE)) for each in found.modules.values() if each.lines > 500]
     assert set(long) <= set(limits["long_files"]), "a file has at most 500 lines, or a reason in tools/house.toml"
+    wide = {folder.partition(".")[2].replace(".", "/") for folder in house.wide_folders(found)}
+    assert wide == set(limits["wide_folders"]), "a folder has at most 15 files, or a reason in tools/house.toml"

@@ -74,6 +74,13 @@ def test_class_names_used_twice(small, counters):
     assert counters.duplicate_classes(small, everywhere=True) == {"A": ["pack.compat.a", "pack.high.a", "pack.low.a"]}
 
 
+def test_a_folder_is_wide_with_more_than_15_files(tmp_path, small, counters):
+    assert counters.wide_folders(small) == {}
+    for number in range(13):  # beside a, b and alone; `__init__` does not count
+        (tmp_path / "pack" / "low" / f"file_{number}.py").write_text("")
+    assert counters.wide_folders(counters.read_house(tmp_path / "pack", "pack")) == {"pack.low": 16}
+
+
 def test_a_cycle_of_three_and_its_tail(counters):
     edges = {"a": ["b"], "b": ["c"], "c": ["a"], "tail": ["a"], "x": ["y"], "y": ["x"], "outside": ["unknown"]}
     assert counters.cycles(edges) == [["a", "b", "c"], ["x", "y"]]
@@ -86,7 +93,19 @@ def test_frames_begin_with_update_and_end_with_the_losses(counters):
 
 
 def test_private_attributes_of_others_are_found(tmp_path, counters):
-    tests = tmp_path / "tests"
-    tests.mkdir()
-    (tests / "test_x.py").write_text("def test(env, self):\n    env._state, self._own, env.__class__, env.open\n")
-    assert counters.private_touches(tests) == ["tests/test_x.py:2 env._state"]
+    for folder in ("tests", "source"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "source" / "env.py").write_text("class Env:\n    def __init__(self):\n        self._state = 0\n")
+    # `_own` is the test's, `_other` is nobody's in the source, and what begins with two underscores is Python's
+    reads = "env._state, self._state, self._own, env._other, env.__class__, env.open, env._replace"
+    (tmp_path / "tests" / "test_x.py").write_text(f"def test(env, self):\n    {reads}\n")
+    found = counters.private_touches(tmp_path / "tests", tmp_path / "source")
+    assert found == ["tests/test_x.py:2 env._state"]
+
+
+def test_names_of_compat_do_not_count_and_each_counts_once(tmp_path, counters):
+    own = counters.own_names({"striderl": ["make"], "striderl.envs": ["make", "Env"], "striderl.compat.x": ["Old"]})
+    assert own == {"make", "Env"}
+    page = tmp_path / "page.md"
+    page.write_text("`make(...)` builds Environments.")  # `Env` is only a part of a word
+    assert counters.documented(own, [page]) == {"make"}

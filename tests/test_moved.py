@@ -72,6 +72,7 @@ def test_every_old_path_and_name_is_the_object_at_the_new_one_and_warns():
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.filterwarnings("ignore:.* no longer offers")
 def test_a_path_that_became_a_folder_offers_what_the_module_did(tool):
     table = tool.read_table(ROOT / "tools" / "moves.toml")
     for line in table.packages:

@@ -96,7 +96,7 @@ def close(env: GymnasiumEnv | None, row: Row, what: str) -> str:
     """Close twice, check the time and that no worker is left, and return the warning's text."""
     if env is None:
         return ""
-    pool = env._backend
+    pool = env.backend
     pids = pool.pids if isinstance(pool, WorkerPool) else []
     before = time.monotonic()
     with warnings.catch_warnings(record=True) as caught:

@@ -185,7 +185,7 @@ def updates_are_captured_and_replayed() -> str:
             minibatch = make_minibatch(learner.policy)
 
             def step(learner: PPO = learner, minibatch: dict[str, Any] = minibatch) -> None:
-                learner.updater.step(learner.compute_losses, minibatch, learner._rule)
+                learner.updater.step(learner.compute_losses, minibatch, learner.step_rule)
 
             begin = copy.deepcopy(learner.state_dict())
             if graphed:

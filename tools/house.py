@@ -1,7 +1,7 @@
 """Count the house: files, code lines, public names, imports, cycles, class names, frames, import time.
 
     python tools/house.py                    the table
-    python tools/house.py --list cycles      what stands behind a row: tiny, single, classes, frames, …
+    python tools/house.py --list cycles      what stands behind a row: tiny, single, classes, wide, …
     python tools/house.py --json             the same numbers for a program
 
 A code line is a line with a token of a statement on it: blank lines, comments and docstrings do not count. A public
@@ -17,6 +17,7 @@ import ast
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tokenize
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "striderl"
 
 TINY_LINES = 40
+WIDE_FILES = 15
 FOREIGN_WORDS = ("compat",)
 """Folders whose class names are those of other libraries."""
 
@@ -212,22 +214,48 @@ def duplicate_classes(house: House, *, everywhere: bool = False) -> dict[str, li
     return {name: places for name, places in sorted(found.items()) if len(places) > 1}
 
 
+def wide_folders(house: House) -> dict[str, int]:
+    """Return the folders with more than 15 files of their own, without `__init__`, and how many they have."""
+    counts: dict[str, int] = defaultdict(int)
+    for module in house.modules.values():
+        if not module.is_package:
+            counts[module.name.rpartition(".")[0]] += 1
+    return {folder: count for folder, count in sorted(counts.items()) if count > WIDE_FILES}
+
+
 def own_lines(house: House) -> int:
     """Return the code lines without `compat/` and the table of old names."""
     spared = (f"{PACKAGE}.compat", f"{PACKAGE}._moved")
     return sum(each.code_lines for each in house.modules.values() if not each.name.startswith(spared))
 
 
-def public_names(house: House) -> dict[str, int]:
-    """Return for each package how many names its `__all__` has; sub-packages count on their own."""
+def public_names(house: House) -> dict[str, list[str]]:
+    """Return for each package the names in its `__all__`; sub-packages count on their own."""
     program = (
         "import importlib, json, sys\n"
-        "print(json.dumps({name: len(getattr(importlib.import_module(name), '__all__', [])) "
+        "print(json.dumps({name: list(getattr(importlib.import_module(name), '__all__', [])) "
         "for name in json.loads(sys.argv[1])}))"
     )
-    names = [module.name for module in house.modules.values() if module.is_package]
-    counts: dict[str, int] = json.loads(_python(program, json.dumps(names)))
-    return {name: count for name, count in counts.items() if count}
+    packages = [module.name for module in house.modules.values() if module.is_package]
+    found: dict[str, list[str]] = json.loads(_python(program, json.dumps(packages)))
+    return {package: names for package, names in found.items() if names}
+
+
+def own_names(names: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the public names without those of other libraries, which `compat/` offers; each counts once."""
+    return {name for package, found in names.items() if f"{PACKAGE}.compat" not in package for name in found}
+
+
+def documented(names: Iterable[str], pages: Iterable[Path]) -> set[str]:
+    """Return those of the names that stand as a word in one of the pages."""
+    words = {word for page in pages for word in re.findall(r"\w+", page.read_text(encoding="utf-8"))}
+    return set(names) & words
+
+
+def doc_pages(root: Path = ROOT) -> list[Path]:
+    """Return the pages that users read; api.md is none of them, because it lists every public name."""
+    pages = [page for page in sorted((root / "docs").glob("*.md")) if page.name != "api.md"]
+    return [root / "README.md", root / "CONTRIBUTING.md", *pages]
 
 
 FRAMES_PROGRAM = """
@@ -262,12 +290,34 @@ def frames_to_losses() -> list[str]:
     return found
 
 
-def private_touches(tests: Path) -> list[str]:
-    """Return the places where a test reads or writes a private attribute of something that is not `self`."""
+PUBLIC_DESPITE_UNDERSCORE = frozenset(
+    {"_asdict", "_exit", "_field_defaults", "_fields", "_make", "_replace"}  # of named tuples, and `os._exit`
+    | {"_discount", "_typename", "_run_collect", "_run_train"}  # of rlpyt's tuples, and of a generator's trainer
+)
+"""Names that Python, or a library whose interface `compat/` has, documents for everyone's use."""
+
+
+def private_names(source: Path) -> set[str]:
+    """Return the names with an underscore that the files below a folder define: functions, classes, attributes."""
+    found: set[str] = set()
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def private_touches(tests: Path, source: Path) -> list[str]:
+    """Return where a test reads or writes a private attribute that `source` defines, of what is not `self`."""
+    names = private_names(source) - PUBLIC_DESPITE_UNDERSCORE
     found = []
     for path in sorted(tests.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+            if not isinstance(node, ast.Attribute) or node.attr not in names:
                 continue
             if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
                 continue
@@ -301,25 +351,28 @@ def _python(program: str, *arguments: str) -> str:
 def count(house: House) -> dict[str, float]:
     """Return all counts by name, in the order in which they are printed."""
     modules = list(house.modules.values())
-    importers = house.importers()
+    importers, names = house.importers(), public_names(house)
     code = sum(module.code_lines for module in modules)
     return {
         "files": len(modules),
         "tiny_files": len(tiny(house)),
         "files_with_one_importer": len(single_importer(house, importers)),
+        "wide_folders": len(wide_folders(house)),
         "files_over_500_lines": sum(module.lines > 500 for module in modules),
         "lines": sum(module.lines for module in modules),
         "code_lines": code,
         "code_lines_without_compat": own_lines(house),
         "import_share_percent": round(100 * sum(module.import_lines for module in modules) / max(code, 1), 1),
-        "public_names": sum(public_names(house).values()),
+        "public_names": sum(map(len, names.values())),
+        "public_names_without_compat": len(own_names(names)),
+        "documented_names_without_compat": len(documented(own_names(names), doc_pages())),
         "import_edges": sum(len(module.imports) for module in modules if not module.is_package),
         "module_cycles": len(module_cycles(house)),
         "folder_cycles": len(folder_cycles(house)),
         "duplicate_class_names": len(duplicate_classes(house)),
         "duplicate_class_names_everywhere": len(duplicate_classes(house, everywhere=True)),
         "frames_update_to_losses": len(frames_to_losses()),
-        "private_attributes_in_tests": len(private_touches(ROOT / "tests")),
+        "private_attributes_touched_by_tests": len(private_touches(ROOT / "tests", ROOT / "src" / PACKAGE)),
         "import_ms": round(import_time(), 1),
     }
 
@@ -342,19 +395,22 @@ TITLES = {
     "files": "files",
     "tiny_files": f"files under {TINY_LINES} code lines",
     "files_with_one_importer": "files with one importer",
+    "wide_folders": f"folders with more than {WIDE_FILES} files",
     "files_over_500_lines": "files over 500 lines",
     "lines": "lines",
     "code_lines": "code lines",
     "code_lines_without_compat": "code lines without compat/ and old names",
     "import_share_percent": "of them imports, %",
     "public_names": "public names",
+    "public_names_without_compat": "public names without compat/",
+    "documented_names_without_compat": "documented names, without compat/",
     "import_edges": "import edges",
     "module_cycles": "import cycles between modules",
     "folder_cycles": "import cycles between folders",
     "duplicate_class_names": "class names used twice, outside compat/",
     "duplicate_class_names_everywhere": "class names used twice, everywhere",
     "frames_update_to_losses": "frames from PPO.update to its losses, both included",
-    "private_attributes_in_tests": "private attributes touched by tests",
+    "private_attributes_touched_by_tests": "private attributes touched by tests",
     "import_ms": "import striderl, ms",
 }
 
@@ -371,8 +427,12 @@ LISTS: dict[str, Callable[[House], Sequence[str]]] = {
     "cycles": lambda house: [" ".join(cycle) for cycle in [*module_cycles(house), *folder_cycles(house)]],
     "classes": lambda house: [f"{name}: {', '.join(places)}" for name, places in duplicate_classes(house).items()],
     "frames": lambda house: frames_to_losses(),
-    "names": lambda house: [f"{name}: {number}" for name, number in public_names(house).items()],
-    "private": lambda house: private_touches(ROOT / "tests"),
+    "names": lambda house: [f"{package}: {', '.join(names)}" for package, names in public_names(house).items()],
+    "undocumented": lambda house: sorted(
+        own_names(names := public_names(house)) - documented(own_names(names), doc_pages())
+    ),
+    "wide": lambda house: [f"{folder}: {number}" for folder, number in wide_folders(house).items()],
+    "private": lambda house: private_touches(ROOT / "tests", ROOT / "src" / PACKAGE),
 }
 
 

@@ -33,7 +33,7 @@ def train(
     algorithm: str | type[Any] = "",
     env: Any = None,
     *,
-    steps: int = 0,
+    steps: float = 0,
     num_envs: int = 0,
     seed: int | None = None,
     device: str = "",
@@ -54,7 +54,7 @@ def train(
         empty takes the usual one for the task.
     env: a task's name, an id of Gymnasium, 'module:Class', an env object of Gymnasium, rsl_rl or this library, its
         class, or a function that makes one. An object is trained on as it is, and not evaluated beside the training.
-    steps: how long, in steps over all envs; 0 leaves the recipe's.
+    steps: how long, in steps over all envs, also written 1e6; 0 leaves the recipe's.
     terms: what is learned beside the algorithm: names, or name → table of settings.
     settings: other settings by their place in the config, such as {"algorithm.learning_rate": 1e-3}.
     objects: live parts that a config cannot name: 'teacher', 'expert', 'symmetry'.
@@ -141,19 +141,23 @@ def _unknown_argument(given: Mapping[str, Any], algorithm: str | type[Any], env:
         places = list(_places(_config(algorithm, env, {}).to_dict()))
     except (KeyError, TypeError, ValueError, ImportError):  # the env or the algorithm is wrong as well
         places = []
-    by_last = {place.rpartition(".")[2]: place for place in reversed(places)}
-    last = [name] if name in by_last else difflib.get_close_matches(name, by_last, n=1, cutoff=0.7)
-    found = [place for place in places if place.rpartition(".")[2] in last]
     near = difflib.get_close_matches(name, arguments, n=1, cutoff=0.8)
-    if near:
-        return f"striderl.train has no argument {name!r}. Did you mean {near[0]!r}?"
-    if found:
-        text = " or ".join(f"settings={{{place!r}: {value!r}}}" for place in found[:3])
-        return f"striderl.train has no argument {name!r}. Did you mean {text}?"
+    meant = near[0] if near else _settings_like(name, value, places)
+    if meant:
+        return f"striderl.train has no argument {name!r}. Did you mean {repr(meant) if near else meant}?"
     return (
         f"striderl.train has no argument {name!r}. It has {', '.join(arguments)}; other settings go by their place in "
         "the config, such as settings={'algorithm.learning_rate': 1e-3} ('striderl train TASK --help' lists them)"
     )
+
+
+def _settings_like(name: str, value: Any, places: list[str]) -> str:
+    """Return how settings of this name, or of the nearest, are given; '' where none is near."""
+    by_last = {place.rpartition(".")[2]: place for place in reversed(places)}
+    last = [name] if name in by_last else difflib.get_close_matches(name, by_last, n=1, cutoff=0.7)
+    short = {"plan.total_steps": f"steps={value!r}", "env.num_envs": f"num_envs={value!r}"}
+    found = [place for place in places if place.rpartition(".")[2] in last]
+    return " or ".join(short.get(place, f"settings={{{place!r}: {value!r}}}") for place in found[:3])
 
 
 def _places(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -205,7 +209,7 @@ def _reference(part: Any) -> str:
 
 def _changed(
     config: RunConfig[Any, Any],
-    steps: int,
+    steps: float,
     num_envs: int,
     seed: int | None,
     device: str,
@@ -214,12 +218,13 @@ def _changed(
     dataset: str | Path,
 ) -> RunConfig[Any, Any]:
     """Return the config with what the arguments change, by the same names and checks as in a file."""
+    from striderl.training.experiment.config_json import ConfigError
     from striderl.training.experiment.run_config import RunConfig
 
     plain = config.to_dict()
     changes: dict[str, Any] = {}
     if steps:
-        changes["plan.total_steps"] = steps
+        changes["plan.total_steps"] = int(steps) if isinstance(steps, float) and steps.is_integer() else steps
     if num_envs:
         changes["env.num_envs"] = num_envs
     if seed is not None:
@@ -231,6 +236,8 @@ def _changed(
     for term, given in terms.items() if isinstance(terms, Mapping) else ((each, {}) for each in terms):
         changes[f"terms.{term}"] = given
     for place, value in {**changes, **(settings or {})}.items():
+        if "." not in place and place not in plain and (meant := _settings_like(place, value, list(_places(plain)))):
+            raise ConfigError(f"config has no setting {place!r}. Did you mean {meant}?")
         _set(plain, place, value)
     return RunConfig.from_dict(plain)
 

@@ -127,7 +127,7 @@ def test_both_sides_know_the_absorbing_state_as_often_as_their_tasks_end():
     features = StateAction(OBS, ACT)
     expert = ExpertRows(torch.ones(30, 2), num_ends=10)
     term = AdversarialReward(features, expert, AdversarialConfig(absorbing=True))
-    rows, _ = term._expert_side(minibatch_of(torch.randn(4, 2)), torch.tensor(3), 4000)
+    rows, _ = term.expert_side(minibatch_of(torch.randn(4, 2)), torch.tensor(3), 4000)
     absorbing = rows[:, -1] == 1.0
     assert float(absorbing.float().mean()) == pytest.approx(10 / 40, abs=0.03)
     assert rows[absorbing].unique(dim=0).tolist() == [[0.0, 0.0, 1.0]]
@@ -139,7 +139,7 @@ def test_both_sides_know_the_absorbing_state_as_often_as_their_tasks_end():
         "obs_next": {"obs": torch.zeros(2, 1)},
         "terminated": torch.tensor([False, True]),
     }
-    policy, counts = term._policy_side(minibatch, torch.tensor(3))
+    policy, counts = term.policy_side(minibatch, torch.tensor(3))
     assert policy[counts].tolist() == [[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
 
 
@@ -217,14 +217,14 @@ def test_the_ring_of_earlier_samples_keeps_the_newest_that_count():
 def test_a_share_of_the_policy_samples_is_drawn_from_earlier_ones(share):
     term = linear_term(1.0, 0.0, replay_size=32, replay_share=share)
     now = minibatch_of(torch.full((4000, 2), 2.0))
-    assert term._policy_side(now, torch.tensor(3))[0].unique().tolist() == [2.0], (
+    assert term.policy_side(now, torch.tensor(3))[0].unique().tolist() == [2.0], (
         "while there are none, those at hand are taken"
     )
     term.update_normalization(rollout(torch.full((4, 2, 1), 5.0)))
-    rows, counts = term._policy_side(now, torch.tensor(3))
+    rows, counts = term.policy_side(now, torch.tensor(3))
     assert bool(counts.all()) and float((rows[:, 0] == 5.0).float().mean()) == pytest.approx(share, abs=0.03)
     masked = {**now, "valid": torch.zeros(4000, dtype=torch.bool)}
-    assert not bool(term._policy_side(masked, torch.tensor(3))[1].any())
+    assert not bool(term.policy_side(masked, torch.tensor(3))[1].any())
 
 
 def test_without_a_policy_sample_nothing_is_learned():

@@ -157,7 +157,7 @@ def test_the_discriminator_learns_from_single_steps_of_longer_windows():
     algorithm = sac_with(term, 3)
     replay = replay_of(steps, OBS, ACT, view=algorithm.view())
     sample = replay.view(replay.read, replay.read.chronological())
-    rows, counts = term._policy_side(sample, torch.tensor(3))
+    rows, counts = term.policy_side(sample, torch.tensor(3))
     pairs = torch.cat([steps["obs"]["obs"], steps["obs_next"]["obs"]], dim=-1)
     assert bool(counts.all())
     torch.testing.assert_close(rows.view(3, 6, 2).transpose(0, 1), pairs)

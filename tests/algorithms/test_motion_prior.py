@@ -254,7 +254,7 @@ def test_a_loader_of_clips_is_an_expert():
     assert isinstance(loader, Expert)
     env = Drift(2)
     term = MotionPrior(env.obs_spec, loader, MotionPriorConfig(hidden_dims=(8,)))
-    rows, counts = term._expert_side({}, torch.tensor(3), 6)
+    rows, counts = term.expert_side({}, torch.tensor(3), 6)
     # one second is two frames, and each frame goes on by 1
     torch.testing.assert_close(rows[:, 2:], rows[:, :2] + 2.0)
     assert bool(counts.all()) and len(rows.unique(dim=0)) > 1
@@ -337,6 +337,6 @@ def test_sac_learns_from_the_expert_that_the_env_shows():
     *_, record = trainer
     score = {side: record.metrics[f"train/discriminator_{side}_score"] for side in ("expert", "policy")}
     assert score["expert"] > score["policy"]
-    (term,) = trainer.algorithm.terms._terms
+    (term,) = trainer.algorithm.terms.terms
     # both sides are in the normaliser, as many of each
     assert float(term.judge.normalizer.statistics.count) == 2 * 64 * int(term.judge.num_absorbed)

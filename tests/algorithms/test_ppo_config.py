@@ -154,5 +154,5 @@ def test_the_gaussian_part_of_a_hybrid_is_lifted():
     ppo = PPO(policy, PPOConfig(clip_min_std=2.0))
     (std,) = (value for name, value in policy.named_parameters() if name.endswith("std_param"))
     assert std.tolist() == [1.0, 1.0]
-    ppo._std_floor.lift()
+    ppo.std_floor.lift()
     assert std.tolist() == [2.0, 2.0]

@@ -163,7 +163,7 @@ def fixed_step(name: str, *, weights: int = 0, setting: Setting | None = None) -
     env = env_for(name)
     algorithm = build(name, env, setting, weights)
     learner = learner_of(algorithm, env, num_steps=64, batch_size=8)
-    return algorithm, learner.replay.sample(8), learner._noise.at(0)
+    return algorithm, learner.replay.sample(8), learner.noise.at(0)
 
 
 def state_of(algorithm: Any) -> list[tuple[str, Any]]:
@@ -258,14 +258,14 @@ def captured_minibatch(algorithm: Any, sample: Any, noise: Any) -> dict[str, Any
         minibatch = algorithm.minibatch(sample.data, sample.weight, noise)
         if hasattr(algorithm, "critic"):
             minibatch["target"] = algorithm.targets(minibatch)
-            minibatch["features"] = algorithm._features(minibatch)
+            minibatch["features"] = algorithm.critic_features(minibatch)
         return minibatch
     minibatch = {**sample.data, "weight": sample.weight, "noise": dict(noise)}
     if hasattr(algorithm, "together"):
-        minibatch["next_action"], minibatch["cost"] = algorithm._next_action(minibatch)
+        minibatch["next_action"], minibatch["cost"] = algorithm.next_action(minibatch)
         minibatch["target"] = algorithm.targets(minibatch)
-    if hasattr(algorithm, "_least"):
-        minibatch["least"] = algorithm._least(minibatch)
+    if hasattr(algorithm, "least_values"):
+        minibatch["least"] = algorithm.least_values(minibatch)
     return minibatch
 
 

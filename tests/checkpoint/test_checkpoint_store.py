@@ -67,14 +67,6 @@ def test_the_same_step_again_replaces_only_after_it_is_there(folder):
     assert store.steps() == [5]
 
 
-def test_going_back_on_purpose(folder):
-    store = CheckpointStore(folder, keep_last=5)
-    for step in (1, 2, 3):
-        store.save(run_state(step), step=step)
-    store.discard_after(1)
-    assert store.steps() == [1] and store.load().step == 1
-
-
 def test_a_damaged_newest_one_does_not_push_out_good_ones(folder):
     store = CheckpointStore(folder, keep_last=1)
     path = store.save(run_state(20), step=20)

@@ -152,7 +152,7 @@ def test_a_file_of_generation_2_1_names_the_critics_normaliser_otherwise(tmp_pat
     content["critic_obs_norm_state_dict"] = content.pop("privileged_obs_norm_state_dict")
     torch.save(content, tmp_path / "b.pt")
     mean = read_rsl_rl(tmp_path / "b.pt").critic_normalizer.mean
-    assert torch.equal(mean, critic.normalizer._mean[0])
+    assert torch.equal(mean, critic.normalizer.state_dict()["_mean"][0])
 
 
 def test_a_student_is_an_actor_without_critic(tmp_path):

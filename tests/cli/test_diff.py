@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from striderl.checkpoint.store import CheckpointStore
-from striderl.cli.diff import tensor_difference
 from striderl.cli.main import main
+from striderl.cli.seeing.diff import tensor_difference
 
 
 def write_run(root, name, *, weights, kl, gamma=0.9, seconds=1.0):

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from striderl.cli.doctor import log_findings
 from striderl.cli.main import main
+from striderl.cli.seeing.doctor import log_findings
 from striderl.loggers.plots import RunMetrics
 
 TINY = [

@@ -16,9 +16,9 @@ import torch
 
 from striderl.checkpoint.folder import sealed, unsealed
 from striderl.cli.main import main
-from striderl.cli.report import page_of
-from striderl.cli.report_run import seconds_of
 from striderl.cli.runs import find_run
+from striderl.cli.seeing.report import page_of
+from striderl.cli.seeing.report_run import seconds_of
 from striderl.cli.train_flags import command_of, overridden, take
 from striderl.collect.trace import SUFFIX, EnvTrace, read_trace, write_trace
 from striderl.export.metadata import uncommitted_files

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from striderl.cli.main import main
-from striderl.cli.report import write_report
+from striderl.cli.seeing.report import write_report
 from striderl.collect.trace import SUFFIX, EnvTrace, write_trace
 from striderl.loggers.console_logger import short_number
 

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from striderl.cli.list_names import listed
 from striderl.cli.main import main
 from striderl.cli.runs import find_run, find_runs
 from striderl.cli.seeds import train_seeds
+from striderl.cli.seeing.list_names import listed
 from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.signals import StopSignals
 
@@ -64,7 +64,7 @@ def test_a_damaged_or_hostile_run_is_listed_too(runs, capsys):
     folder = runs / "cartpole" / "a"
     (folder / "config.json").write_text('{"env": {"task": "\\u001b[2J"}}')
     (folder / "metrics.jsonl").write_bytes(b"\xff\n{}\n[1]\n" + b'{"step": 3}')
-    assert main(["list", "runs", "--folder", str(runs)]) == 0
+    assert main(["list", "runs", "--runs", str(runs)]) == 0  # the flag of train is another name of --folder
     text = capsys.readouterr().out
     assert "\x1b" not in text and "?[2J" in text and listed(folder).steps == 3
 
@@ -133,6 +133,11 @@ def test_the_newest_run_among_groups(tmp_path):
     assert find_run(tmp_path / "cartpole").name == "2026-01-02_10-00-00"
     assert find_run(tmp_path / "cartpole" / "2026-01-01_10-00-00").name == "seed_1"
     assert len(find_runs(tmp_path / "cartpole")) == 3 and len(find_runs(tmp_path)) == 3
+    write_run(tmp_path / "cartpole" / "an_older_one")
+    os.utime(tmp_path / "cartpole" / "an_older_one" / "config.json", (1000, 1000))
+    assert find_run(tmp_path / "cartpole").name == "2026-01-02_10-00-00"  # though its name comes later
+    (tmp_path / "cartpole" / "an_older_one" / "metrics.jsonl").unlink()
+    assert len(find_runs(tmp_path)) == 3  # nothing was logged in it
 
 
 @pytest.mark.slow

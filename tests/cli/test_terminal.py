@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from striderl.cli.main import main
-from striderl.cli.terminal import CommandProgress, progress_text, showing_progress, with_bar
+from striderl.cli.terminal import CommandProgress, be_patient, progress_text, showing_progress, with_bar
 from striderl.collect.actors.base import RandomActor
 from striderl.envs.tasks import make
 from striderl.recipes.offline import record_steps
@@ -151,3 +151,12 @@ def test_ctrl_c_is_answered_and_then_the_run_is_saved(tmp_path, monkeypatch, cap
     assert output.splitlines()[-1] == f"report: {folder / 'report.html'}" and (folder / "report.html").is_file()
     answer = "striderl: SIGINT: finishing this phase, saving; again to stop now"
     assert errors.index(answer) < errors.index("SIGINT: saved; 'striderl resume")
+
+
+def test_idle_threads_sleep_soon_unless_the_user_decides(monkeypatch):
+    for given, wanted in (({}, ("PASSIVE", "1000")), ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None))):
+        environment = dict(given)
+        monkeypatch.setattr("os.environ", environment)
+        be_patient()
+        assert (environment["OMP_WAIT_POLICY"], environment.get("GOMP_SPINCOUNT")) == wanted
+        monkeypatch.undo()

@@ -375,8 +375,8 @@ def test_no_host_synchronisation_in_a_rollout():
     collector = Collector(env, RecurrentCounter())
     storage = RolloutStorage(collector.columns(), 20, 4)
     collector.reset()
-    group = collector._groups[0]
-    group.quarantine._on_cpu = collector.statistics._on_cpu = False  # take the way that a GPU takes
+    group = collector.groups[0]
+    group.quarantine.on_cpu = collector.statistics.on_cpu = False  # take the way that a GPU takes
     steps = []
     with NoSync() as guard, torch.no_grad():
         for _ in range(20):
@@ -385,7 +385,7 @@ def test_no_host_synchronisation_in_a_rollout():
             guard.armed = False
             step = env.step(actions)
             guard.armed = True
-            transition = collector._settle(group, step)
+            transition = collector.settle(group, step)
             storage.add(transition, slice(0, 4))
             guard.armed = False
             steps.append(transition)
@@ -423,7 +423,7 @@ def test_a_bad_observation_ends_the_episode_and_the_rest_is_not_valid(value, on_
     env = Scripted(poisoned_script(value, "obs"))
     collector = Collector(env, RandomActor(env.action_spec))
     collector.reset()
-    collector._groups[0].quarantine._on_cpu = on_cpu
+    collector.groups[0].quarantine.on_cpu = on_cpu
     storage = RolloutStorage(collector.columns(), 8, 3, final_obs=env.obs_spec)
     collected = collector.collect(n_step=24, storage=storage)
     data = storage.data

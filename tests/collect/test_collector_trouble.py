@@ -171,7 +171,7 @@ def test_a_rollout_refuses_envs_that_are_not_equally_far():
     env = Counting(4)
     collector = Collector(env, RandomActor(env.action_spec))
     storage = RolloutStorage(collector.columns(), 4, 4)
-    storage._cursors = [0, 0, 1, 1]
+    storage.cursors = [0, 0, 1, 1]
     with pytest.raises(ValueError, match="not equally far"):
         collector.collect(n_step=4, storage=storage)
 

@@ -89,7 +89,7 @@ def test_a_schedule_goes_on_in_a_program() -> None:
     collector = Collector(env, algorithm.actor())
     collector.mode = Compiled()
     collector.reset()
-    (group,) = collector._groups
+    (group,) = collector.groups
 
     def actions(env_steps: int, random: bool) -> Tensor:
         algorithm.explore(env_steps, random=random)
@@ -116,8 +116,8 @@ def test_a_group_that_is_there_takes_the_mode() -> None:
     env = CartPole(2)
     collector = Collector(env, PolicyActor(Policy(env.obs_spec, env.action_spec, PolicyConfig())))
     collector.reset()
-    assert collector._groups[0].compiled is None
+    assert collector.groups[0].compiled is None
     collector.mode = Compiled()
-    assert collector._groups[0].compiled is not None
+    assert collector.groups[0].compiled is not None
     collector.mode = Eager()
-    assert collector._groups[0].compiled is None
+    assert collector.groups[0].compiled is None

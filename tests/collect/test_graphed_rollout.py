@@ -132,7 +132,7 @@ def equal(one, other):
 def test_played_steps_equal_steps_one_by_one(finals, kind, fused, settings):
     (plain, storage), (again, other) = parts(finals, kind, **settings), parts(finals, kind, **settings)
     again.reset()
-    steps = GraphedRollout(again._groups[0], again.statistics, other, played_again(fused))
+    steps = GraphedRollout(again.groups[0], again.statistics, other, played_again(fused))
     for _ in range(3):
         storage.clear(), other.clear()
         faults = plain.collect(n_step=STEPS * ENVS, storage=storage).faults
@@ -143,7 +143,7 @@ def test_played_steps_equal_steps_one_by_one(finals, kind, fused, settings):
             assert count == int(other.finals.count) > 0
             pools = (tree.index(pool.finals.arena.data, slice(0, count)) for pool in (storage, other))
             assert equal(*pools)
-        assert [str(fault) for fault in again._heal()] == [str(fault) for fault in faults]
+        assert [str(fault) for fault in again.heal()] == [str(fault) for fault in faults]
         assert plain.statistics.read() == pytest.approx(again.statistics.read(), nan_ok=True)
         assert equal(plain.current_obs, again.current_obs) and equal(plain.current_state, again.current_state)
 
@@ -182,11 +182,11 @@ def test_played_steps_fill_a_replay_as_steps_one_by_one_do(finals, prioritized):
         sides.append((collector, Replay(collector.columns(), 11 * ENVS, ENVS, sampler=sampler)))
     (plain, replay), (again, other) = sides
     again.reset()
-    steps = GraphedRollout(again._groups[0], again.statistics, other, played_again())
+    steps = GraphedRollout(again.groups[0], again.statistics, other, played_again())
     for _ in range(3):  # the ring has eleven places: it goes round
         plain.collect(n_step=5 * ENVS, storage=replay)
         steps.run(5)
-        again._heal()
+        again.heal()
         assert len(replay) == len(other)
         one, two = replay.sample(40), other.sample(40)
         assert torch.equal(one.index, two.index) and equal(one.data, two.data)
@@ -201,7 +201,7 @@ def test_a_replay_that_keeps_more_than_steps_is_not_recorded():
 def test_preparing_changes_nothing_and_steps_are_the_same_afterwards():
     (plain, storage), (again, other) = parts(True, "gru"), parts(True, "gru")
     again.reset()
-    steps = GraphedRollout(again._groups[0], again.statistics, other, played_again())
+    steps = GraphedRollout(again.groups[0], again.statistics, other, played_again())
     assert not steps.is_prepared
     steps.prepare()
     assert steps.is_prepared and again.env.now == 0 and other.first_place() == 0
@@ -216,10 +216,10 @@ def test_what_cannot_be_recorded_is_said_once_and_collected_all_the_same(caplog)
     collector.mode = played_again()
     collector.mode.strict = False
     collector.mode.graphs.make = lambda *_: (_ for _ in ()).throw(RuntimeError("no graphs here\nmore"))
-    steps = GraphedRollout(collector._groups[0], collector.statistics, storage, collector.mode)
-    assert not collector._recorder.prepared(steps, strict=False)
+    steps = GraphedRollout(collector.groups[0], collector.statistics, storage, collector.mode)
+    assert not collector.graphed.prepared(steps, strict=False)
     assert "cannot be recorded, so they are taken one by one: no graphs here" in caplog.text
-    assert not collector._recorder.play(collector.mode, collector._groups[0], collector.statistics, storage, STEPS)
+    assert not collector.graphed.play(collector.mode, collector.groups[0], collector.statistics, storage, STEPS)
     collector.collect(n_step=STEPS * ENVS, storage=storage)
     assert storage.full
 
@@ -227,7 +227,7 @@ def test_what_cannot_be_recorded_is_said_once_and_collected_all_the_same(caplog)
 def test_of_a_rollout_that_is_interrupted_the_steps_before_it_are_known():
     collector, storage = parts(True, "mlp")
     collector.reset()
-    steps = GraphedRollout(collector._groups[0], collector.statistics, storage, played_again())
+    steps = GraphedRollout(collector.groups[0], collector.statistics, storage, played_again())
     whole = collector.env.step
 
     def interrupted(actions):
@@ -238,7 +238,7 @@ def test_of_a_rollout_that_is_interrupted_the_steps_before_it_are_known():
     collector.env.step = interrupted
     with pytest.raises(KeyboardInterrupt):
         steps.run(STEPS)
-    assert storage.first_place() == 4 and collector._groups[0].step == 4
+    assert storage.first_place() == 4 and collector.groups[0].step == 4
     assert storage.data["obs"]["a"][3].any() and not storage.data["obs"]["a"][4:].any()
 
 
@@ -267,8 +267,8 @@ def test_after_an_interrupted_rollout_the_next_call_starts_fresh(monkeypatch):
 def test_what_others_keep_of_a_step_does_not_change_with_the_next_rollout():
     collector, storage = parts(True, "gru")
     collector.reset()
-    group = collector._groups[0]
-    steps = collector._recorder._steps = GraphedRollout(group, collector.statistics, storage, played_again())
+    group = collector.groups[0]
+    steps = collector.graphed.rollout = GraphedRollout(group, collector.statistics, storage, played_again())
     steps.run(2)
     kept = []
 
@@ -341,10 +341,10 @@ def test_a_recorded_rollout_on_a_gpu_equals_an_eager_one_and_never_waits(kind, s
                 collector.ready()
                 torch.cuda.set_sync_debug_mode("error")
                 try:
-                    collector._recorded(STEPS * ENVS, storage)
+                    collector.collect_graphed(STEPS * ENVS, storage)
                 finally:
                     torch.cuda.set_sync_debug_mode("default")
-                collector._heal()
+                collector.heal()
             else:
                 collector.collect(n_step=STEPS * ENVS, storage=storage)
             found.append(tree.copy(storage.state_dict()["columns"]))

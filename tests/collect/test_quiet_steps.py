@@ -22,8 +22,8 @@ def collected(looks: bool, config: PolicyConfig) -> tuple[RolloutStorage, dict[s
     collector = Collector(env, PolicyActor(policy))
     storage = RolloutStorage(collector.columns(), 60, 5)
     collector.reset()
-    group = collector._groups[0]
-    group._looks = collector.statistics._on_cpu = looks
+    group = collector.groups[0]
+    group.looks = collector.statistics.on_cpu = looks
     quiet = []
     for _ in range(60):
         collector.collect(n_step=5, storage=storage)
@@ -45,7 +45,7 @@ def test_the_short_way_collects_the_same(actor):
 def test_statistics_in_numpy_and_in_torch_agree():
     generator = torch.Generator().manual_seed(3)
     numpy, tensors = (EpisodeStatistics(6, torch.device("cpu"), window=4) for _ in range(2))
-    tensors._on_cpu = False
+    tensors.on_cpu = False
     for _ in range(80):
         reward = torch.randn(6, generator=generator)
         done, invalid, cut = (torch.rand(6, generator=generator) < p for p in (0.1, 0.05, 0.3))
@@ -110,7 +110,7 @@ def test_when_somebody_looks_does_not_matter():
             statistics.update_quiet(slice(0, 3), reward)
         if step % 5 == 0:
             assert torch.equal(watched.running_return, plain)
-    assert len(left_alone._quiet[0, 3]) == 200
+    assert len(left_alone.quiet_rewards[0, 3]) == 200
     for statistics in (watched, left_alone):
         statistics.update(slice(0, 3), torch.ones(3), ~nowhere, ~nowhere, nowhere)
     assert watched.read() == left_alone.read() and int(left_alone.num_steps) == 603
@@ -121,7 +121,7 @@ def test_many_rewards_are_not_kept():
     statistics = EpisodeStatistics(3000, torch.device("cpu"))
     for _ in range(3):
         statistics.update_quiet(slice(0, 3000), torch.ones(3000))
-    assert len(statistics._quiet[0, 3000]) == 1
+    assert len(statistics.quiet_rewards[0, 3000]) == 1
     assert statistics.running_return.tolist() == [3.0] * 3000
 
 

@@ -363,7 +363,7 @@ def test_all_samplers_give_the_same(Sampler, CollectorCls):
 def test_the_default_workers_start():
     sampler = started(CpuSampler, "CartPole-v1", T=3, B=2, agent=RandomActor(TWO), eval_n_envs=1, eval_max_steps=400)
     assert sampler.obtain_samples(0)[0].env.observation.shape == (3, 2, 4)
-    assert sampler._collector.env.restarts == 0 and sampler.evaluate_agent(0)
+    assert sampler.collector.env.restarts == 0 and sampler.evaluate_agent(0)
     sampler.shutdown()
 
 

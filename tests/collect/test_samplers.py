@@ -413,7 +413,7 @@ LONG = {"config": ProbeConfig(num_steps=10_000)}
 
 def test_decorrelation_takes_one_to_max_random_steps_per_env():
     sampler, _, _ = serial(TimeLimit, LONG, 2, 400, max_decorrelation_steps=10, agent=RandomActor(DiscreteSpec(n=2)))
-    env = sampler._collector.env
+    env = sampler.collector.env
     wanted = decorrelation_lengths(env, 10, seed=1)
     assert torch.equal(env.episode_length_buf, wanted)
     counts = torch.bincount(wanted, minlength=11)
@@ -445,7 +445,7 @@ def test_decorrelation_that_ends_an_episode_leaves_nothing_before():
 @pytest.mark.parametrize("max_steps", [0, 1])
 def test_decorrelation_none_and_one(max_steps):
     sampler, _, _ = serial(TimeLimit, LONG, 2, 5, max_decorrelation_steps=max_steps)
-    assert sampler._collector.env.episode_length_buf.tolist() == [max_steps] * 5
+    assert sampler.collector.env.episode_length_buf.tolist() == [max_steps] * 5
 
 
 def test_decorrelation_belongs_to_the_env_not_to_the_process():
@@ -546,8 +546,8 @@ def test_evaluation_has_its_own_seed_and_settings():
     longer = {"config": CountingConfig(min_length=30, max_length=30)}
     sampler, _, _ = evaluating(eval_env_kwargs=longer)
     assert [info.Length for info in sampler.evaluate_agent(0)] == [30] * 7
-    assert sampler._eval_collector.seed != sampler._collector.seed
-    assert sampler._eval_collector.env is not sampler._collector.env
+    assert sampler.eval_collector.seed != sampler.collector.seed
+    assert sampler.eval_collector.env is not sampler.collector.env
 
 
 @pytest.mark.parametrize(("max_steps", "trajectories"), [(3 * 12, 6), (3 * 13, 9), (3 * 13 + 2, 9), (3 * 3, 0)])

@@ -496,6 +496,16 @@ def test_onpolicy_trainer_learns_from_all_steps_and_forgets_them():
     assert len(buffer) == 0 and result["train_episode"] == 8 and result["gradient_step"] == 4
 
 
+def test_onpolicy_trainer_begins_with_the_steps_that_are_there():
+    # PSRL's program in Tianshou: random steps first, then batch_size 0
+    policy = Learning()
+    train, test = Collector(policy, Counter(), ReplayBuffer(100)), Collector(policy, Counter())
+    before = train.collect(n_episode=2, random=True)["n/st"]
+    onpolicy_trainer(policy, train, test, 1, 3, 1, 1, 1, 0, verbose=False)
+    (first, options), (second, _) = policy.updates
+    assert first - before in (3, 4) and second in (3, 4) and options == {"batch_size": 0, "repeat": 1}
+
+
 def test_trainers_refuse_what_makes_no_sense():
     policy = Learning()
     train, test = Collector(policy, Counter(), ReplayBuffer(100)), Collector(policy, Counter())

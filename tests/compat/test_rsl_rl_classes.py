@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
+import striderl.training
 from striderl.compat.rsl_rl.algorithms import PPO, Distillation
 from striderl.compat.rsl_rl.env import VecEnv
 from striderl.compat.rsl_rl.models import CNNModel, MLPModel, RNNModel
@@ -144,9 +145,21 @@ def test_names_of_a_config_are_resolved():
         resolve_obs_groups(observations(), {"actor": ["camera"]}, ["actor"])
 
 
-def test_a_config_of_an_older_generation_names_its_runner():
-    with pytest.raises(KeyError, match=r"striderl\.training\.OnPolicyRunner"):
-        OnPolicyRunner(Env(), {"algorithm": {"class_name": "PPO"}, "policy": {}, "num_steps_per_env": 8})
+def test_a_config_of_an_earlier_generation_makes_the_runner_that_takes_it():
+    first = {"runner": {"num_steps_per_env": 4}, "algorithm": {"num_mini_batches": 2}, "policy": {}}
+    third = {"algorithm": {"class_name": "PPO"}, "policy": {"class_name": "ActorCritic"}, "num_steps_per_env": 4}
+    model = {"class_name": "MLPModel", "hidden_dims": [8], "activation": "elu", "stochastic": True}
+    fourth = {"algorithm": {"class_name": "PPO"}, "actor": model, "critic": {**model, "stochastic": False}}
+    for cfg in (first, third, {**fourth, "num_steps_per_env": 4, "obs_groups": {}}):
+        runner = OnPolicyRunner(Env(), cfg, device="cpu")
+        assert isinstance(runner, striderl.training.OnPolicyRunner) and runner.config.num_steps_per_env == 4
+    assert runner.get_inference_policy("cpu")(observations()).shape == (N, ACTIONS)
+
+    class Mine(OnPolicyRunner):
+        """A subclass would not be called from there."""
+
+    with pytest.raises(KeyError, match=r"derive Mine from striderl\.training\.OnPolicyRunner"):
+        Mine(Env(), third)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -196,10 +196,6 @@ def test_minibatches_come_frame_by_frame():
     assert not torch.equal(batches[0][0], batches[1][0])
 
 
-def test_one_frame_to_begin_an_episode_from():
-    assert AMPLoader([ramp()], config()).frame_at(0, 0.25)["x"].tolist() == [2.5]
-
-
 def test_it_is_an_expert_for_the_motion_prior():
     loader = AMPLoader([ramp()], config())
     assert isinstance(loader, Expert) and as_expert(loader) is loader

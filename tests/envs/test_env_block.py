@@ -34,13 +34,13 @@ def bound_block(num_envs: int) -> EnvBlock:
 
 def test_marks_of_an_end_last_for_one_step_of_their_rows():
     block = bound_block(4)
-    buffers = block._buffers
+    buffers = block.buffers
     # a worker that was restarted finds the marks that the trainer has made in the rows of the step that was lost
     buffers.truncated[:] = True
     block.step(0, 0, 4)
     assert not buffers.truncated.any()
-    block._rows.raise_flags(1, True, False)
-    block._rows.raise_flags(3, False, True)
+    block.rows.raise_flags(1, True, False)
+    block.rows.raise_flags(3, False, True)
     block.step(0, 0, 2)  # the other half is not stepped and keeps its mark
     assert buffers.terminated.tolist() == [False] * 4 and buffers.truncated.tolist() == [False, False, False, True]
     block.step(0, 2, 4)

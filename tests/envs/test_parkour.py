@@ -34,10 +34,10 @@ def test_every_lane_has_every_obstacle_in_its_own_order():
     assert lanes.length == 9.0  # 1 + 4 · 2
     orders = []
     for lane in range(16):
-        skills = lanes._blocks[lane, :-1, 2].astype(int)
+        skills = lanes.blocks[lane, :-1, 2].astype(int)
         assert sorted(skills) == [1, 2, 3, 3, 4], "a box is two blocks"
         orders.append(tuple(skills))
-        starts = lanes._blocks[lane, :-1, 0]
+        starts = lanes.blocks[lane, :-1, 0]
         assert np.all(np.diff(starts) > 0) and starts[0] == 1.5
     assert len(set(orders[:8])) > 4, "columns differ"
     assert orders[:8] == orders[8:], "levels differ only in size"
@@ -52,13 +52,13 @@ def test_sizes_grow_with_the_level():
         "tilt": [0.60, 0.46, 0.34],
     }.items():
         lanes = Lanes(ParkourFieldConfig(kinds=(kind,), obstacles=1, levels=3, columns=1))
-        np.testing.assert_allclose(lanes._blocks[:, 0, 3], sizes, atol=1e-9)
-        assert set(lanes._blocks[:, 0, 2]) == {SKILLS.index(kind)}
+        np.testing.assert_allclose(lanes.blocks[:, 0, 3], sizes, atol=1e-9)
+        assert set(lanes.blocks[:, 0, 2]) == {SKILLS.index(kind)}
 
 
 def test_sizes_may_be_told():
     lanes = Lanes(ParkourFieldConfig(kinds=("crawl",), obstacles=1, levels=3, columns=1, sizes={"crawl": (0.4, 0.32)}))
-    np.testing.assert_allclose(lanes._blocks[:, 0, 3], [0.40, 0.36, 0.32], atol=1e-9)
+    np.testing.assert_allclose(lanes.blocks[:, 0, 3], [0.40, 0.36, 0.32], atol=1e-9)
     with pytest.raises(ValueError, match=r"no kind with a size 'crwl'. Did you mean 'crawl'\?"):
         ParkourFieldConfig(sizes={"crwl": (0.4, 0.3)})
     with pytest.raises(ValueError, match=r"sizes\['jump'\] is \(easiest, hardest\) above 0"):
@@ -139,7 +139,7 @@ def test_blocks_are_observed_by_all_envs():
 def test_the_command_leads_back_to_the_middle():
     env = make(num_envs=3, speed=(0.7, 0.7))
     env.reset(seed=0)
-    env.qpos[:, 1] = env._lane * 2.4 + [0.3, 0.0, -0.3]
+    env.qpos[:, 1] = env.lane * 2.4 + [0.3, 0.0, -0.3]
     env.qpos[:, 3:7] = [1.0, 0.0, 0.0, 0.0]
     env.qvel[:] = 0.0
     step = env.step(torch.zeros(3, 12))
@@ -178,7 +178,7 @@ def test_the_pit_is_a_fall_and_lowers_the_level():
 def test_a_gap_has_no_floor():
     env = make(lanes=ParkourFieldConfig(kinds=("leap",), obstacles=1, levels=2, columns=1), first_levels=1)
     env.reset(seed=0)
-    env.levels.level[:], env._lane[:] = 1, 1
+    env.levels.level[:], env.lane[:] = 1, 1
     env.qpos[0, :2] = [1.75, 2.4]  # over the middle of a gap of half a metre: the feet at ±0.2 m find nothing
     done = [bool(env.step(torch.zeros(1, 12)).terminated[0]) for _ in range(40)]
     assert any(done)
@@ -190,7 +190,7 @@ def test_a_robot_that_does_not_get_further_is_stuck():
     ends = []
     for _ in range(11):
         env.qpos[0, 0] += 0.05  # one is carried along, the other stays where it is
-        env.qpos[1, 0], env.qvel[1, 0] = env._furthest[1], 0.0
+        env.qpos[1, 0], env.qvel[1, 0] = env.furthest[1], 0.0
         ends.append(env.step(torch.zeros(2, 12)).terminated.tolist())
     assert ends == [[False, False]] * 10 + [[False, True]]
 
@@ -202,7 +202,7 @@ def test_progress_is_paid_up_to_the_speed_that_is_asked_for():
     env.qvel[:, 0] = [0.25, 0.5, 2.0]
     terms = env.rewards()
     np.testing.assert_allclose(terms["progress"], [0.5, 1.0, 1.0])
-    np.testing.assert_allclose(terms["off_centre"], np.abs(env.qpos[:, 1] - env._lane * 2.4))
+    np.testing.assert_allclose(terms["off_centre"], np.abs(env.qpos[:, 1] - env.lane * 2.4))
     with pytest.raises(ValueError, match="speeds above 0"):
         make(speed=(0.0, 1.0))
 
@@ -211,5 +211,5 @@ def test_robots_start_on_their_lane():
     env = make(num_envs=20, first_levels=6)
     env.reset(seed=0)
     assert np.abs(env.aside()).max() <= 0.2 and np.abs(env.qpos[:, 0]).max() <= 0.3
-    assert env._lane.tolist() == (env.levels.level * 8 + np.arange(20) % 8).tolist()
+    assert env.lane.tolist() == (env.levels.level * 8 + np.arange(20) % 8).tolist()
     assert env.now.foot_height.min() > 0.0 and env.robot.gravity[:, 2].max() < -0.99

@@ -311,7 +311,7 @@ def test_a_saved_env_continues_to_the_bit(name: str):
     actions = some_actions(5, 70, scale=1.5)  # wild enough for falls and two time-outs before and after the save
     run(first, actions[:35])
     obs = second.load_state_dict(first.state_dict())
-    assert all(torch.equal(obs[key], value) for key, value in first._tensors(first._obs).items())
+    assert all(torch.equal(obs[key], value) for key, value in first.load_state_dict(first.state_dict()).items())
     for one, two in zip(run(first, actions[35:]), run(second, actions[35:]), strict=True):
         assert torch.equal(one, two)
 

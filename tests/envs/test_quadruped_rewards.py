@@ -222,7 +222,7 @@ def test_first_levels_are_drawn_once():
     assert set(levels.level) == {0, 1} and 60 < levels.level.sum() < 140
     assert levels.column.tolist() == [index % 3 for index in range(200)]
     levels.level[:] = 3
-    levels._streams.episode[:] = 1
+    levels.streams.episode[:] = 1
     levels.begin(np.arange(200))
     assert set(levels.level) == {3}
     still = make_levels(2, rising=False)
@@ -241,9 +241,9 @@ def test_terrain_levels_follow_what_was_walked():
     env.levels.level[:] = 1
     for _ in range(99):
         env.step(torch.zeros(4, 12))
-    assert env._asked == pytest.approx(1.98)
-    env._followed[:] = [1.9, 1.9, 0.5, 1.3]  # well, well, badly, so-so
-    env._furthest[0] = 0.9  # the first has left the middle of its patch, more than a fifth of 4 m
+    assert env.asked_distance == pytest.approx(1.98)
+    env.followed_distance[:] = [1.9, 1.9, 0.5, 1.3]  # well, well, badly, so-so
+    env.furthest[0] = 0.9  # the first has left the middle of its patch, more than a fifth of 4 m
     log = env.step(torch.zeros(4, 12)).info["log"]
     assert env.levels.level.tolist() == [2, 1, 0, 1]
     assert log["curriculum/level"] == 1.0

@@ -143,14 +143,14 @@ def test_depth_of_level_ground_is_what_geometry_says():
     env.reset(seed=0)
     env.qpos[0, 2], env.qpos[0, 3:7] = 0.3, [1.0, 0.0, 0.0, 0.0]
     env.robot.update(slice(None))
-    depth = env._camera.depths(env.robot, np.array([0])).reshape(24, 32)
+    depth = env.camera.depths(env.robot, np.array([0])).reshape(24, 32)
     # a pixel `up` above the axis looks down by slope (sin p - up cos p); the camera is at 0.33 m
     up = np.tan(0.75) * 24 / 32 * (1 - 2 * (np.arange(24) + 0.5) / 24)
     expected = 0.33 / (np.sin(0.45) - up * np.cos(0.45))
     seen = (expected > 0) & (expected < 3.0)
     assert 10 < seen.sum() < 24
     np.testing.assert_allclose(depth[seen], np.repeat(expected[seen][:, None], 32, axis=1), rtol=2e-3)
-    picture = env._camera.pictures(env.robot, np.array([0]))[0, 0]
+    picture = env.camera.pictures(env.robot, np.array([0]))[0, 0]
     np.testing.assert_allclose(picture[seen, 5], 255 * (expected[seen] - 0.1) / 2.9, atol=1.5)
     assert np.all(picture[expected < 0] == 255), "sky"
 
@@ -167,7 +167,7 @@ def test_pictures_are_those_of_ray_casting():
     env.qpos[:, 3:7] = turned
     env.robot.update(slice(None))
     ids = np.arange(10)
-    depth = np.minimum(env._camera.depths(env.robot, ids), 3.0)
+    depth = np.minimum(env.camera.depths(env.robot, ids), 3.0)
     pixels = generator.choice(48 * 64, 60, replace=False)
     data = mujoco.MjData(env.model)
     errors = []
@@ -178,7 +178,7 @@ def test_pictures_are_those_of_ray_casting():
         data.qpos[2] += 100.0  # the robot itself is not to be hit
         mujoco.mj_forward(env.model, data)
         for pixel in pixels:
-            direction = env.robot.rotation[index] @ env._camera._rays[:, pixel].astype(float)
+            direction = env.robot.rotation[index] @ env.camera.rays[:, pixel].astype(float)
             far = ray(env.model, data, camera, direction)
             errors.append(depth[index, pixel] - (3.0 if far < 0 else min(far, 3.0)))
     errors = np.abs(errors)

@@ -219,7 +219,7 @@ def test_the_motion_observation_of_a_pose_is_the_clips_frame():
         frame = {name: value[0] for name, value in clip.at(time).items()}
         env.qpos[row] = np.concatenate([frame["root_pos"], frame["root_rot"], frame["joint_pos"]])
         env.qvel[row] = np.concatenate([frame["base_lin_vel"], frame["base_ang_vel"], frame["joint_vel"]])
-    env._refresh(slice(None))
+    env.refresh(slice(None))
     seen = MOTION_SPEC.split(env.observe(slice(None))["motion"])
     wanted = clip.at([0.13, 1.57])
     for name in MOTION_SPEC.names:

@@ -80,7 +80,7 @@ def test_a_part_of_a_config_may_be_a_table():
     with make("parkour", num_envs=1, settings=settings) as env:
         env.reset(seed=0)
         assert env.config.lanes.kinds == ("crawl",) and env.config.lanes.obstacles == 4  # the rest keeps its defaults
-        assert env.ground._blocks[:, 0, 3].tolist() == pytest.approx([0.3] * 8)
+        assert env.ground.blocks[:, 0, 3].tolist() == pytest.approx([0.3] * 8)
 
 
 def test_gymnasium_ids_and_wrong_names():

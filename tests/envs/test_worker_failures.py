@@ -34,8 +34,8 @@ def faulty(fault: Fault | None, num_envs: int = 4) -> list[FaultyFactory]:
 
 
 def pool_of(env: GymnasiumEnv) -> WorkerPool:
-    assert isinstance(env._backend, WorkerPool)
-    return env._backend
+    assert isinstance(env.backend, WorkerPool)
+    return env.backend
 
 
 def idle(num_envs: int) -> torch.Tensor:
@@ -221,7 +221,7 @@ for method in {methods!r}:
     workers = WorkerConfig(num_workers=2, start_method=method, on_failure="restart")
     env = GymnasiumEnv([FaultyFactory(i, 1, None) for i in range(2)], workers=workers)
     env.reset(0)
-    server = getattr(env._backend._worker_group.launcher, "_server", None)
+    server = getattr(env.backend._worker_group.launcher, "_server", None)
     try:
         os.killpg(0, signal.SIGINT)  # what a terminal does at Ctrl-C
         time.sleep(60.0)
@@ -229,11 +229,11 @@ for method in {methods!r}:
     except KeyboardInterrupt:
         pass
     valid = [env.step(idle).info["valid"].tolist()]
-    os.kill(env._backend.pids[0], signal.SIGKILL)
+    os.kill(env.backend.pids[0], signal.SIGKILL)
     valid += [env.step(idle).info["valid"].tolist() for _ in range(2)]
-    now = getattr(env._backend._worker_group.launcher, "_server", None)
+    now = getattr(env.backend._worker_group.launcher, "_server", None)
     same = server is now and (server is None or server.is_alive())
-    os.kill(env._backend.pids[0], signal.SIGINT)  # the restarted worker ignores it too
+    os.kill(env.backend.pids[0], signal.SIGINT)  # the restarted worker ignores it too
     valid.append(env.step(idle).info["valid"].tolist())
     env.close()
     print(method, valid, same, flush=True)
@@ -384,7 +384,7 @@ for method, fault, end in {cases!r}:
     env = GymnasiumEnv([FaultyFactory(i, 1, eval(fault)) for i in range(2)],
                        workers=WorkerConfig(num_workers=2, start_method=method, deadline=100.0))
     env.reset(0)
-    print(*env._backend.pids, flush=True)
+    print(*env.backend.pids, flush=True)
     exec(end)
     break
 """

@@ -33,8 +33,8 @@ def faulty(fault: Fault | None, num_envs: int = 4) -> list[FaultyFactory]:
 
 
 def pool_of(env: GymnasiumEnv) -> WorkerPool:
-    assert isinstance(env._backend, WorkerPool)
-    return env._backend
+    assert isinstance(env.backend, WorkerPool)
+    return env.backend
 
 
 def idle(num_envs: int) -> torch.Tensor:

@@ -127,7 +127,7 @@ def update_as_a_graph() -> dict[str, float]:
     static = tree.map(torch.clone, minibatches[0])
 
     def step() -> Tensor:
-        numbers = graphed.updater.step(graphed.compute_losses, static, graphed._rule)
+        numbers = graphed.updater.step(graphed.compute_losses, static, graphed.step_rule)
         return torch.stack([value.float() for value in numbers.values()])
 
     begin = graphed.state_dict()
@@ -139,7 +139,7 @@ def update_as_a_graph() -> dict[str, float]:
         with no_waiting():
             tree.map(lambda place, value: place.copy_(value), static, given)
             graph.replay()
-            numbers = eager.updater.step(eager.compute_losses, given, eager._rule)
+            numbers = eager.updater.step(eager.compute_losses, given, eager.step_rule)
             wanted = torch.stack([value.float() for value in numbers.values()])
         assert bool(result.isfinite().all())
         worst["numbers"] = max(worst["numbers"], _difference(result, wanted))
@@ -158,7 +158,7 @@ def broken_update_as_a_graph() -> None:
     device = torch.device("cuda")
     ppo = make_ppo(device)
     static = make_minibatch(ppo.policy, 0, device)
-    graph, _ = captured(lambda: ppo.updater.step(ppo.compute_losses, static, ppo._rule))
+    graph, _ = captured(lambda: ppo.updater.step(ppo.compute_losses, static, ppo.step_rule))
     before = tree.copy(ppo.updater.state_dict()), ppo.updater.groups["policy"].flat.flat.clone()
     static["returns"].fill_(torch.inf)
     graph.replay()

@@ -52,7 +52,7 @@ def test_crossq_forgets_gradients_fast():
     }
     specs = (ObsSpec.from_flat(2), BoxSpec(shape=(1,), low=-1.0, high=1.0))
     found = crossq(*specs, **parts)
-    assert found._actor_updater.groups["actor"].config.betas == (0.5, 0.999)
-    assert found._critic_updater.groups["critic"].config.betas == (0.5, 0.999)
+    assert found.actor_updater.groups["actor"].config.betas == (0.5, 0.999)
+    assert found.critic_updater.groups["critic"].config.betas == (0.5, 0.999)
     other = crossq(*specs, config=CrossQConfig(beta1=0.9), **parts)
-    assert other._critic_updater.groups["critic"].config.betas == (0.9, 0.999)
+    assert other.critic_updater.groups["critic"].config.betas == (0.9, 0.999)

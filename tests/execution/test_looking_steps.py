@@ -13,8 +13,8 @@ HUGE = 3.0e38
 
 def stepped(config: GroupConfig, grads: list[Tensor], *, looks: bool) -> tuple[ParameterGroup, list[float]]:
     group = ParameterGroup([nn.Parameter(torch.linspace(-1.0, 1.0, 7))], config)
-    assert group._looks
-    group._looks = looks
+    assert group.looks
+    group.looks = looks
     norms = []
     for grad in grads:
         group.flat.grad.copy_(grad)
@@ -60,5 +60,5 @@ def test_the_largest_square_that_is_finite_is_no_reason_to_skip() -> None:
 
 
 def test_other_dtypes_and_optimisers_do_not_look() -> None:
-    assert not ParameterGroup([nn.Parameter(torch.ones(2, dtype=torch.float64))])._looks
-    assert not ParameterGroup([nn.Parameter(torch.ones(2))], GroupConfig(optimizer="SGD"))._looks
+    assert not ParameterGroup([nn.Parameter(torch.ones(2, dtype=torch.float64))]).looks
+    assert not ParameterGroup([nn.Parameter(torch.ones(2))], GroupConfig(optimizer="SGD")).looks

@@ -13,8 +13,10 @@ from torch._dynamo.testing import CompileCounter
 from torch._inductor import config as inductor
 from update_cases import CASES
 
+from striderl.execution import modes
 from striderl.execution.modes import Compiled, Eager, ExecutionConfig, mode_of
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
+from striderl.networks.memory import Memory
 
 STRICT = ExecutionConfig(mode="compiled", strict=True)
 # generating and compiling C++ takes most of a minute on a busy core, so most cases are traced forward and backward only
@@ -164,6 +166,30 @@ def test_a_failing_compiler_is_one_warning(caplog):
     _, strict = small(Compiled(strict=True, backend=_refuse))
     with pytest.raises(Exception, match="no compiler today"):
         strict.step(function, torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_memory_is_not_compiled_as_a_loop_over_cells(kind, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the compiler was called")
+
+    monkeypatch.setattr(modes, "_compiled_losses", refuse)
+    x, resets = torch.randn(5, 2, 3), torch.tensor([[False, True]] * 5)
+
+    def stepped(mode):
+        torch.manual_seed(0)
+        memory = Memory(3, kind, 1, 4)
+        updater = Updater({"memory": ParameterGroup(memory.parameters(), GroupConfig(learning_rate=0.1))}, mode=mode)
+
+        def function(minibatch):
+            outputs, _ = memory.sequence(minibatch["x"], memory.initial_state(2), minibatch["resets"])
+            return {"loss": (1.0, outputs.square().mean())}, {}
+
+        for _ in range(2):
+            updater.step(function, {"x": x, "resets": resets})
+        return updater.groups["memory"].flat.flat
+
+    assert torch.equal(stepped(STRICT), stepped("eager"))
 
 
 def test_an_error_of_the_function_is_raised_as_it_is():

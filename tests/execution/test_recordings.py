@@ -58,13 +58,13 @@ def test_recordings_and_held_columns_do_not_pile_up(monkeypatch):
     newest = graphs.record("newest", torch.zeros(1), None, None)
     assert graphs.record("newest", torch.zeros(1), None, None) is newest
     assert graphs.record("first", torch.zeros(1), None, None) is not first
-    assert sum(len(each) for each in graphs._recordings.values()) == MOST_IN_ALL
+    assert sum(len(each) for each in graphs.graphs_by_key.values()) == MOST_IN_ALL
     sizes = [graphs.record("sizes", torch.zeros(size), None, None) for size in range(1, MOST + 2)]
     assert graphs.record("sizes", torch.zeros(MOST + 1), None, None) is sizes[-1]
     assert graphs.record("sizes", torch.zeros(1), None, None) is not sizes[0]
     for size in range(1, 3 * MOST):
         graphs.hold("key", {"obs": torch.zeros(size)}, frozenset())
-    assert len(graphs._held) == MOST
+    assert len(graphs.held) == MOST
 
 
 def test_rows_make_the_same_minibatches_as_gathering():

@@ -60,8 +60,8 @@ def assert_recorded(trainer, *, strict=True):
     """The steps of the envs came from recordings: those for how the actor acts now are made."""
     collector = trainer.collector
     assert isinstance(collector.mode, Graphed) and collector.mode.records
-    steps = collector._recorder._steps
-    assert isinstance(steps, GraphedRollout) and steps.is_prepared and not collector._recorder._given_up
+    steps = collector.graphed.rollout
+    assert isinstance(steps, GraphedRollout) and steps.is_prepared and not collector.graphed.given_up
 
 
 _eager = {}
@@ -87,7 +87,7 @@ def recorded_on_policy(kind, *, fuse):
     records = list(trainer)
     assert_recorded(trainer)
     mode = trainer.algorithm.updater.mode
-    assert mode.graphs._recordings, "gradient steps were recorded"
+    assert mode.graphs.graphs_by_key, "gradient steps were recorded"
     if fuse:
         assert mode.fallback == ""
     return trainer, records[-1]
@@ -117,7 +117,7 @@ def test_compiled_equals_eager(kind, caplog):
     trainer = on_policy_trainer(kind, ExecutionConfig(mode="compiled", strict=True), "cuda")
     record = list(trainer)[-1]
     mode = trainer.algorithm.updater.mode
-    assert type(mode) is Compiled and not mode.fallback and mode._programs
+    assert type(mode) is Compiled and not mode.fallback and mode.programs
     assert_close(learned(trainer), wanted, COMPILED)
     assert_same_numbers(record, numbers, COMPILED)
     assert_nobody_fell_back(caplog)
@@ -130,7 +130,7 @@ def recorded_off_policy(kind, mode="graphed"):
     trainer = off_policy_trainer(kind, mode, "cuda")
     records = list(trainer)
     assert_recorded(trainer)
-    recorded = trainer.loop._learner.recorded
+    recorded = trainer.loop.learner.recorded
     # a kind of step with the actor (or with a move of the target), and one without
     assert recorded is not None and recorded.num_recordings == (1 if kind == "fast_sac" else 2)
     return trainer, records[-1]
@@ -159,8 +159,8 @@ def test_compiled_off_policy_equals_eager(caplog):
     wanted, _ = eager_run("sac")
     trainer = off_policy_trainer("sac", "compiled", "cuda")
     list(trainer)
-    for updater in (trainer.algorithm._critic_updater, trainer.algorithm._actor_updater):
-        assert type(updater.mode) is Compiled and not updater.mode.fallback and updater.mode._programs
+    for updater in (trainer.algorithm.critic_updater, trainer.algorithm.actor_updater):
+        assert type(updater.mode) is Compiled and not updater.mode.fallback and updater.mode.programs
     assert_close(learned(trainer), wanted, COMPILED)
     assert_nobody_fell_back(caplog)
 
@@ -168,7 +168,7 @@ def test_compiled_off_policy_equals_eager(caplog):
 def test_whole_steps_never_wait_for_the_device(not_fused):
     trainer = off_policy_trainer("td3", "graphed", "cuda")
     next(trainer), next(trainer)
-    learner, number = trainer.loop._learner, trainer.num_updates
+    learner, number = trainer.loop.learner, trainer.num_updates
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -176,7 +176,7 @@ def test_whole_steps_never_wait_for_the_device(not_fused):
             learner.step(number + step)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert learner._played and len(trainer.loop.storage) == 12 * ENVS
+    assert learner.played and len(trainer.loop.storage) == 12 * ENVS
 
 
 def test_a_recorded_run_goes_on_bit_for_bit(not_fused):
@@ -198,7 +198,7 @@ def test_an_eager_run_goes_on_recorded(not_fused):
     next(first)
     second.load_state_dict(first.state_dict())
     list(second)
-    assert second.loop._learner.recorded.num_recordings == 2
+    assert second.loop.learner.recorded.num_recordings == 2
     assert_close(learned(second), wanted, AS_WRITTEN)
 
 
@@ -214,5 +214,5 @@ def test_prioritized_steps_are_recorded_in_parts(caplog, not_fused):
     with caplog.at_level(logging.INFO):
         trainer = Trainer(algorithm, Collector(trainer.collector.env, algorithm.actor()), trainer.plan)
         list(trainer)
-    assert trainer.loop._learner.recorded is None and algorithm.updater.mode.graphs._recordings
+    assert trainer.loop.learner.recorded is None and algorithm.updater.mode.graphs.graphs_by_key
     assert "Prioritized picks by what earlier steps have said" in caplog.text

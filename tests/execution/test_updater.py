@@ -259,3 +259,25 @@ def test_a_parameter_frozen_in_the_middle_of_a_run_stays_where_it_is(optimizer: 
         first, last = net[0].weight.detach().clone(), net[4].weight.detach().clone()
         step(updater, {"loss": (1.0, loss_of(net, torch.randn(8, 5)))})
         assert torch.equal(net[0].weight, first) == frozen and not torch.equal(net[4].weight, last)
+
+
+def test_two_threads_agree_with_one_to_rounding_and_repeat_to_the_bit():
+    """Products and nonlinearities of these sizes are shared among threads; sums of samples may round otherwise."""
+
+    def trained(num_threads: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(48, 128), nn.ELU(), nn.Linear(128, 128), nn.ELU(), nn.Linear(128, 3))
+        updater, group = updater_of(net)
+        x = torch.randn(1536, 48)
+        torch.set_num_threads(num_threads)
+        for _ in range(4):
+            updater.step(lambda given: ({"loss": (1.0, loss_of(net, given))}, {}), x)
+        return group.flat.flat.clone()
+
+    before = torch.get_num_threads()
+    try:
+        one, two, again = trained(1), trained(2), trained(2)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(two, again)
+    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)

@@ -128,10 +128,14 @@ def test_mistakes_are_sentences(mine):
         striderl.train("ppo", env="cartpol")
     with pytest.raises(ValueError, match=r"algorithm has no setting 'learning_rat'. Did you mean 'learning_rate'\?"):
         striderl.train("ppo", env="cartpole", settings={"algorithm.learning_rat": 1e-3})
+    with pytest.raises(ValueError, match=r"no setting 'gamma'. Did you mean settings=\{'algorithm.gamma': 0.9\}\?"):
+        striderl.train("ppo", env="cartpole", settings={"gamma": 0.9})
+    with pytest.raises(ValueError, match="total_steps=500 are over before learning begins, after learning_starts=1000"):
+        striderl.train("SAC", env="Pendulum-v1", steps=5e2)  # the names and numbers that other libraries write
     for given, words in {
         "learning_rate": r"Did you mean settings=\{'algorithm.learning_rate': 7\}\?",
         "learning_rat": r"Did you mean settings=\{'algorithm.learning_rate': 7\}\?",
-        "total_steps": r"Did you mean settings=\{'plan.total_steps': 7\}\?",
+        "total_steps": r"Did you mean steps=7\?",
         "setting": r"Did you mean 'settings'\?",
         "quux": r"It has algorithm, env, steps, .*settings=\{'algorithm.learning_rate': 1e-3\}",
     }.items():
@@ -154,7 +158,7 @@ def test_a_registered_name_is_a_name_everywhere(mine, monkeypatch):
     import my_parts
 
     for registry in (ALGORITHMS, ENVS):
-        monkeypatch.setattr(registry, "_registered", {})
+        monkeypatch.setattr(registry, "registered", {})
     striderl.register("envs", "point", my_parts.PointRobot)
     striderl.register("algorithms", "signed", my_parts.SignedPPO)
     striderl.train("signed", env="point", steps=100, settings=QUIET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from striderl.algorithms import PPO, SAC, PPOConfig
 from striderl.algorithms.building import facts_of
 from striderl.cli.main import main
+from striderl.cli.terminal import UsageError
+from striderl.cli.train_flags import overridden
 from striderl.collect import Collector
 from striderl.data.registry import ALGORITHMS
 from striderl.envs import ContractError, make
@@ -93,7 +96,7 @@ def test_a_config_that_is_no_dataclass_is_named(monkeypatch):
     class Wrong(PPO):
         Config = dict
 
-    monkeypatch.setitem(ALGORITHMS._registered, "wrong", Wrong)
+    monkeypatch.setitem(ALGORITHMS.registered, "wrong", Wrong)
     with pytest.raises(TypeError, match="its Config is a frozen dataclass"):
         facts_of("wrong")
 
@@ -126,3 +129,77 @@ def test_a_first_observation_that_breaks_the_spec_is_named(shown, said, monkeypa
     monkeypatch.setattr(env, "reset", lambda seed=None: shown(reset(seed)))
     with pytest.raises(ContractError, match=said):
         collector.ready()
+
+
+ENVS = """
+import gymnasium, numpy as np
+
+class Base(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+class Short(Base):
+    def step(self, action):
+        return super().step(action)[:4]
+
+class Raises(Base):
+    def step(self, action):
+        raise ValueError("the simulator is gone")
+
+class Wants(Base):
+    def __init__(self, robot):
+        self.robot = robot
+
+class NanReward(Base):
+    def step(self, action):
+        return np.zeros(3, np.float32), float("nan"), True, False, {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("Short", 1, "step wants to return (observation, reward, terminated, truncated, info), found 4 values"),
+        ("Raises", 1, 'raise ValueError("the simulator is gone")'),
+        ("Wants", 2, "missing a required argument: 'robot' (--env.settings.NAME VALUE gives one)"),
+        ("NanReward", 1, "spoiled 20 episodes in a row, none can be counted: reward of env 0 was nan"),
+    ],
+)
+def test_a_mistake_of_an_own_env_is_named_without_the_frames_of_the_library(
+    name, code, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken_envs.py").write_text(ENVS)
+    monkeypatch.delitem(sys.modules, "broken_envs", raising=False)
+    words = ["train", f"broken_envs:{name}", "--steps", "16", "--num-envs", "2", "--plan.num-steps-per-env", "8"]
+    assert main([*words, "--logging.console", "off", "--algorithm.num-mini-batches", "1"]) == code
+    found = capsys.readouterr().err
+    assert said in found and "striderl/envs" not in found and "striderl/training" not in found
+    assert ("nothing was saved yet" in found) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("--stepps", "--steps"), ("--total_timesteps", "--steps"), ("--lr", "--algorithm.learning-rate")],
+)
+def test_flags_of_other_libraries_get_a_suggestion(typed, meant, capsys):
+    assert main(["train", "cartpole", typed, "1"]) == 2
+    assert f"there is no flag {typed.replace('_', '-')}. Did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_names_and_numbers_may_be_written_as_elsewhere():
+    for typed, name in {"PPO": "ppo", "FastTD3": "fast_td3", "td3-bc": "td3_bc", "DiscreteSAC": "discrete_sac"}.items():
+        assert ALGORITHMS.spelled(typed) == name
+    usual = recipe("cartpole", "PPO")
+    for words in (["--steps", "2e3"], ["--steps=2e3"], ["--plan.total_steps", "2_000"], ["--num_envs", "3"]):
+        config = overridden(usual, words, prog="striderl train")
+        assert (config.env.num_envs == 3) if "--num_envs" in words else (config.plan.total_steps == 2000)
+    with pytest.raises(UsageError, match=r"--plan.total-steps wants a whole number, found '1.5'"):
+        overridden(usual, ["--steps", "1.5"], prog="striderl train")

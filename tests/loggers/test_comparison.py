@@ -32,6 +32,17 @@ def test_groups_are_named_by_what_differs(tmp_path):
     assert rows[0][:3] == ["cartpole, algorithm.clip=0.2", "4", "2.500"] and len(head) == len(rows[0])
 
 
+def test_two_algorithms_are_named_by_their_names(tmp_path):
+    runs = [
+        write_run(tmp_path, "a", seed=0, score=1.0, algorithm_name="ppo", policy={"a": 1, "b": 1, "c": 1, "d": 1}),
+        write_run(tmp_path, "b", seed=0, score=1.0, algorithm_name="a2c", policy={"a": 2, "b": 2, "c": 2, "d": 2}),
+        write_run(tmp_path, "c", seed=0, score=1.0, algorithm_name="sac", policy={"a": 2, "b": 2, "c": 2, "d": 2}),
+        write_run(tmp_path, "d", seed=0, score=1.0, algorithm_name="sac", policy={"a": 2, "b": 2, "c": 2, "d": 3}),
+    ]
+    wanted = ["cartpole, ppo", "cartpole, a2c", "cartpole, sac, policy.d=2", "cartpole, sac, policy.d=3"]
+    assert [each.label for each in compare_runs(runs).candidates] == wanted
+
+
 def test_a_run_given_twice_and_a_seed_trained_twice_count_once(tmp_path):
     runs = two_groups(tmp_path, [1.0, 2.0], [3.0, 4.0])
     again = write_run(tmp_path, "again", seed=1, score=4.0)  # clip 0.2 again: seed 1 has 2 and 4

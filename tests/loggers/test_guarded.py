@@ -104,7 +104,7 @@ def test_a_full_queue_drops_the_newest_counts_them_and_says_so_once(caplog):
     guarded = Guarded(logger, GuardConfig(capacity=5))
     started = time.perf_counter()
     guarded.log(0, {})
-    while not guarded._busy_since:  # the first row is taken out of the queue and hangs
+    while not guarded.busy_since:  # the first row is taken out of the queue and hangs
         time.sleep(0.001)
     for step in range(1, 100):
         guarded.log(step, {})
@@ -122,7 +122,7 @@ def test_a_call_beyond_the_deadline_is_told_and_closing_gives_up(caplog):
     guarded = Guarded(Slow(gate), GuardConfig(deadline=0.05, close_seconds=0.2))
     guarded.log(0, {})
     end = time.perf_counter() + 50.0
-    while not guarded._busy_since and time.perf_counter() < end:  # the thread has the first row
+    while not guarded.busy_since and time.perf_counter() < end:  # the thread has the first row
         time.sleep(0.001)
     time.sleep(0.1)
     guarded.log(1, {})
@@ -157,12 +157,12 @@ def test_training_waits_for_local_files_until_they_are_slow_once(caplog):
 def test_the_thread_ends_with_the_logger_and_never_begins_without_work():
     idle = Guarded(Slow(threading.Event()))
     idle.close()
-    assert idle._thread is None
+    assert idle.thread is None
     gate = threading.Event()
     gate.set()
     guarded = Guarded(Slow(gate))
     guarded.log(0, {})
-    thread = guarded._thread
+    thread = guarded.thread
     assert thread.daemon
     guarded.close()
     thread.join(5)

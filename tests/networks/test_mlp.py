@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
 from striderl.networks.heads.gaussian import GaussianHead
-from striderl.networks.initialization import default_init, orthogonal_init
-from striderl.networks.memory import Memory
 from striderl.networks.mlp import ACTIVATIONS, MlpModel, get_activation_Cls, resolve_nn_activation
 
 
@@ -75,41 +71,9 @@ def test_unknown_activations_raise_with_a_suggestion():
         MlpModel(3, [4], nonlinearity="crelu")
 
 
-def test_orthogonal_layers_keep_lengths_times_the_gain():
-    model = MlpModel(6, [6, 6], 6, nonlinearity="identity")
-    orthogonal_init(model, [2.0, 1.0, 0.01])
-    x = torch.randn(6)
-    # without nonlinearity the lengths multiply: 2 * 1 * 0.01
-    assert (model(x).norm() / x.norm()).item() == pytest.approx(0.02, rel=1e-4)
-    assert all((layer.bias == 0).all() for layer in model.model if isinstance(layer, nn.Linear))
-    orthogonal_init(model)
-    assert model.model[0].weight.norm(dim=1)[0].item() == pytest.approx(math.sqrt(2.0), rel=1e-5)
-    with pytest.raises(ValueError, match="2 gains for 3 layers"):
-        orthogonal_init(model, [1.0, 1.0])
-
-
-def test_recurrent_weights_become_orthogonal_by_gate():
-    memory = Memory(4, "gru", 2, 4)
-    orthogonal_init(memory)
-    for weight_ih, weight_hh, bias_ih, bias_hh in memory.rnn.layers():
-        for weight in (weight_ih, weight_hh):
-            for block in weight.chunk(3):
-                assert torch.allclose(block @ block.t(), torch.eye(4), atol=1e-5)
-        assert (bias_ih == 0).all()
-        assert (bias_hh == 0).all()
-
-
-def test_the_std_layer_keeps_its_constant_start():
+def test_the_std_layer_starts_constant_and_so_again_after_a_reset():
     head = GaussianHead(5, 2, std_type="log", init_std=0.5, state_dependent_std=True)
-    orthogonal_init(head, 0.01)
     assert torch.allclose(head(torch.randn(3, 5)).std, torch.tensor(0.5))
     nn.init.ones_(head.std_layer.weight)
-    default_init(head)
+    head.std_layer.reset_parameters()
     assert torch.allclose(head(torch.randn(3, 5)).std, torch.tensor(0.5))
-
-
-def test_default_init_draws_again():
-    model = MlpModel(3, [4], 2)
-    before = model.model[0].weight.clone()
-    default_init(model)
-    assert not torch.equal(model.model[0].weight, before)

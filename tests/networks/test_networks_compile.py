@@ -130,7 +130,7 @@ def settings():
 
 before = settings()
 import striderl.networks.heads, striderl.networks.heads.value, striderl.networks.memory, striderl.networks.conv
-import striderl.networks.normalizers, striderl.networks.normalizers, striderl.networks.initialization
+import striderl.networks.normalizers, striderl.networks.normalizers
 from striderl.networks.heads.gaussian import GaussianHead
 GaussianHead(3, 2)(torch.zeros(1, 3)).log_prob(torch.zeros(1, 2))
 assert settings() == before

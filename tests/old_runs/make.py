@@ -12,7 +12,8 @@
       expected.json       what each of them has after going on to its end
 
 `v1` was made at version 0.1.0.dev0 (commit 40dd979). `test_old_runs.py` goes on with it, with the arithmetic of the
-fingerprints; a new set is made in the same way.
+fingerprints; a new set is made in the same way. The end of `ppo_gru` is newer: windows of a GRU are summed in another
+order since they have a backward pass of their own.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def test_vectors_are_untouched():
     assert list(policy.state_dict()) == list(off.state_dict())
     assert all(torch.equal(one, off.state_dict()[name]) for name, one in policy.state_dict().items())
     assert list(policy.actor.stages) == ["0_NormalizeObs"] and not policy.critic.stages
-    assert not build(spec, BOX)._has_stages
+    assert not build(spec, BOX).has_stages
 
 
 def test_settings_turn_each_off():

@@ -117,9 +117,9 @@ def test_embedding_needs_stages_without_memory():
 def test_latents_by_name_for_actor_and_critic():
     model = build(EncoderActorCritic, critic_encoder_component_names=["scan"])
     obs, critic_obs = flat(4)
-    model.act(obs)
+    _, _, acted = model.policy.act(model.policy.obs_spec.select(model.policy.actor_inputs).split(obs), {}, {})
     latent = model.get_encoder_latent(obs, "scan")
-    assert latent.shape == (4, 4) and torch.equal(latent, model._aux["actor/0_Encode/latent/scan"])
+    assert latent.shape == (4, 4) and torch.equal(latent, acted["actor/0_Encode/latent/scan"])
     own = model.get_encoder_latent(critic_obs, "scan", critic=True)
     assert own.shape == (4, 4) and difference(own, latent) > 1e-4
     with pytest.raises(KeyError, match=r"the actor has no encoder of component 'imu'.*'scan'"):
@@ -138,5 +138,5 @@ def test_latents_see_normalised_components():
     model = StatefulPolicy(Policy(ObsSpec.from_flat(4), BoxSpec(shape=(2,)), config))
     model.policy.update_normalization({"obs": 5.0 + torch.randn(100, 4)})
     obs = torch.randn(6, 4)
-    model.act(obs)
-    assert torch.equal(model.get_encoder_latent(obs, "obs"), model._aux["actor/0_Encode/latent/obs"])
+    _, _, acted = model.policy.act({"obs": obs}, {}, {})
+    assert torch.equal(model.get_encoder_latent(obs, "obs"), acted["actor/0_Encode/latent/obs"])

@@ -34,7 +34,7 @@ def observed(spec: ObsSpec, *lead: int) -> dict[str, torch.Tensor]:
 def test_both_ways_give_the_same_bits(spec, action, hidden, lead):
     policy, obs = made(spec, action, hidden), observed(spec, *lead)
     short = policy(obs, {}, {})
-    policy._is_plain = False
+    policy.is_plain = False
     long = policy(obs, {}, {})
     assert torch.equal(short.value, long.value)
     for one, two in zip(short.distribution.params().values(), long.distribution.params().values()):
@@ -46,9 +46,9 @@ def test_other_dtypes_and_strides_give_the_same_bits():
     policy = made(ONE, BoxSpec(shape=(2,)))
     wide = torch.randn(4, 10, generator=torch.Generator().manual_seed(2))
     for value in (wide[:, ::2], wide[:, :5].double()):
-        policy._is_plain = True
+        policy.is_plain = True
         short = policy({"obs": value}, {}, {}).value
-        policy._is_plain = False
+        policy.is_plain = False
         assert torch.equal(short, policy({"obs": value}, {}, {}).value)
 
 
@@ -96,13 +96,13 @@ def assert_both_ways_agree(policy: Policy, obs: dict[str, torch.Tensor]) -> None
     """Run both ways, gradients included."""
     found = []
     for plain in (True, False):
-        policy._is_plain = plain
+        policy.is_plain = plain
         policy.zero_grad()
         output = policy(obs, {}, {})
         (output.value.sum() + output.distribution.mode().square().sum()).backward()
         gradients = [parameter.grad for parameter in policy.parameters() if parameter.grad is not None]
         found.append([output.value, *output.distribution.params().values(), *gradients])
-    policy._is_plain = True
+    policy.is_plain = True
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
@@ -111,7 +111,7 @@ def assert_both_ways_agree(policy: Policy, obs: dict[str, torch.Tensor]) -> None
 @pytest.mark.parametrize("lead", [(4,), (3, 4)])
 def test_normalised_observations_give_the_same_bits(lead, spec, critic):
     policy, obs = normalizing(spec, critic=critic), observed(spec, *lead)
-    assert policy._is_plain
+    assert policy.is_plain
     assert_both_ways_agree(policy, obs)
     for shift in (1.0, 5.0):
         policy.update_normalization({name: value * 3.0 + shift for name, value in obs.items()})

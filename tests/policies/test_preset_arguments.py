@@ -128,7 +128,7 @@ def test_the_list_of_changes_has_no_argument_that_nobody_takes():
 
 
 DOCUMENTED = {
-    "Actor": ["obs_dim", "act_dim"],
+    "GaussianActor": ["obs_dim", "act_dim"],
     "Critic": ["obs_dim"],
     "ActorCriticRecurrent": [
         *("num_actor_obs", "num_critic_obs", "num_actions", "actor_hidden_dims", "critic_hidden_dims", "activation"),

@@ -11,7 +11,7 @@ from striderl.policies.encode import Encode
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
 from striderl.policies.transfer.load import TransferError
-from striderl.policies.transfer.parts import encoder_parts, load_parts, part_names, replace_encoder, replace_encoder0
+from striderl.policies.transfer.parts import load_parts, part_names, replace_encoder0
 
 SPEC = ObsSpec({name: ComponentSpec(shape=(size,)) for name, size in {"joints": 3, "scan": 4, "map": 5}.items()})
 ENCODE = Encode(components=("scan", "map"), output_size=3)
@@ -85,38 +85,6 @@ def test_parts_that_do_not_fit_change_nothing():
         load_parts(policy, source.state_dict(), take=["critic/body", "actor/Encode"])
     assert not taken(policy, policy, before)
     load_parts(policy, source.state_dict(), take=["actor/head"])  # what fits can still be taken
-
-
-@pytest.mark.parametrize("which", ["actor", "critic"])
-def test_encoders_are_replaced_by_component(which):
-    policy, source = build(0), build(1)
-    before = snapshot(policy)
-    report = replace_encoder(source.state_dict(), policy, ["map"], which=which)
-    assert all(name.startswith(f"{which}.stages.0_Encode.encoders.of_map.") for name in report.copied)
-    assert set(taken(policy, source, before)) == set(report.copied)
-
-
-def test_without_names_all_encoders_are_replaced():
-    policy, source = build(0), build(1)
-    report = replace_encoder(source.state_dict(), policy)
-    assert len(report.copied) == 4 and all("actor.stages.0_Encode" in name for name in report.copied)
-
-
-def test_shared_encoders_count_for_both():
-    policy, source = build(0, trunk=(ENCODE,)), build(1, trunk=(ENCODE,))
-    assert encoder_parts(policy, "critic") == {"scan": "trunk/Encode/scan", "map": "trunk/Encode/map"}
-    assert replace_encoder(source.state_dict(), policy, ["scan"], which="critic").copied
-
-
-def test_wrong_encoders_are_answered():
-    policy = build(0)
-    with pytest.raises(KeyError, match="no encoder of component 'joints'"):
-        replace_encoder(policy.state_dict(), policy, ["joints"])
-    with pytest.raises(ValueError, match="'actor', 'critic'"):
-        replace_encoder(policy.state_dict(), policy, which="student")
-    bare = Policy(SPEC, BoxSpec(shape=(2,)))
-    with pytest.raises(KeyError, match="the actor has no encoders"):
-        replace_encoder(bare.state_dict(), bare)
 
 
 def test_replace_encoder0_keeps_the_actors_first_encoder_fresh():

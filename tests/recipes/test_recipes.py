@@ -121,4 +121,5 @@ def test_names_and_mistakes():
 def test_the_demo_is_the_quadruped_in_short():
     demo, full = quadruped_demo(), recipe("quadruped")
     assert demo.plan.total_steps < full.plan.total_steps
-    assert replace(demo, plan=full.plan, checkpoints=full.checkpoints, evaluation=full.evaluation) == full
+    assert (demo.stop.metric, demo.stop.mode) == ("evaluate/tracking_error", "min") and demo.evaluation.every
+    assert replace(demo, plan=full.plan, stop=full.stop, switch_at=full.switch_at) == full

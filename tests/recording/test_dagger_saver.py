@@ -148,13 +148,13 @@ def test_a_newer_student_takes_over_and_the_teacher_steps_back(tmp_path):
     shelf = Shelf(Student(first, 0, "model_0"))
     saver = saver_for(tmp_path, shelf, update_times_scale=10, action_sample_std=1e-6)
     assert not saver.check_stop() and saver.training_policy_iteration == 0
-    assert float(saver._part.probability) == 1.0
+    assert float(saver.teacher_part.probability) == 1.0
     assert not saver.check_stop() and saver.training_policy is first
     shelf.students.append(Student(second, 20, "model_20"))
     saver.check_stop()
     # 'exp': (1 - 1 / 10)^20 = 0.1216
     assert saver.training_policy is second and saver.training_policy_iteration == 20
-    assert float(saver._part.probability) == pytest.approx(0.1216, abs=1e-4)
+    assert float(saver.teacher_part.probability) == pytest.approx(0.1216, abs=1e-4)
     assert shelf.asked == ["", "model_0", "model_0"]
     recorded = [steps for steps in run_for(saver, 24) if not steps["policy"]["acted"].any()]
     assert recorded and all(

@@ -168,7 +168,7 @@ def test_a_bad_number_ends_its_episode_and_harms_no_other(tmp_path, caplog):
 def test_after_a_full_disk_no_episode_with_a_hole_is_written(tmp_path, monkeypatch):
     saver = DemonstrationSaver(CountingEnv(), script, tmp_path, 6)
     saver.init_traj_handlers()
-    write, calls = saver._writer.add_squeezed, []
+    write, calls = saver.writer.add_squeezed, []
 
     def refuse_the_third(*arguments, **settings):
         calls.append(1)
@@ -176,7 +176,7 @@ def test_after_a_full_disk_no_episode_with_a_hole_is_written(tmp_path, monkeypat
             raise TrajectoryError("No space left on device")
         return write(*arguments, **settings)
 
-    monkeypatch.setattr(saver._writer, "add_squeezed", refuse_the_third)
+    monkeypatch.setattr(saver.writer, "add_squeezed", refuse_the_third)
     with pytest.raises(TrajectoryError, match="No space left"):
         run_for(saver, 12)
     for step in range(6):

@@ -246,11 +246,9 @@ def words() -> dict[str, Any]:
 
 
 def imports(code: str) -> str:
-    """Change the imports of a block, and nothing else: the older package's modules are attributes of ours."""
-    code = re.sub(r"^from st_rl[\w.]* import ", "from striderl.compat.st_rl import ", code, flags=re.MULTILINE)
-    code = re.sub(r"^import st_rl\.\w+ as ", "import striderl.compat.st_rl as ", code, flags=re.MULTILINE)
-    code = code.replace("import AMPLoader", "import AmpMixin as AMPLoader")
-    return code.replace("from striderl.compat.st_rl import VecEnv\n", "")
+    """Change the first word of a block's imports; its `VecEnv(cfg)` is an env of the test's."""
+    code = re.sub(r"^(from|import) st_rl\b", r"\1 striderl.compat.st_rl", code, flags=re.MULTILINE)
+    return code.replace("from striderl.compat.st_rl.env import VecEnv\n", "")
 
 
 def class_of(head: str, *bodies: str, **more: Any) -> Any:

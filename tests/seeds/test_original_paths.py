@@ -1,4 +1,4 @@
-"""rlpyt's and Tianshou's own module paths: names, arguments and methods that their programs use are found there."""
+"""The module paths of rlpyt, Tianshou and st_rl: names, arguments and methods of their programs are found there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 HERE = Path(__file__).parent
 LINES = (HERE / "original_names.txt").read_text().splitlines()
@@ -44,6 +45,33 @@ def test_every_name_is_at_its_path_with_its_arguments(library: str) -> None:
     lines = [line for line in LINES if line.startswith(f"{library}\t")]
     assert len(lines) > 50
     assert [wrong for line in lines for wrong in faults(line)] == []
+
+
+@pytest.mark.described("st_rl", 460, "Programs import st_rl.modules as a module, and names from the modules of st_rl.")
+def test_the_modules_of_st_rl_and_of_the_first_rsl_rl() -> None:
+    from striderl.compat.st_rl.env import VecEnv
+    from striderl.compat.st_rl.modules.actor_critic_recurrent import ActorCriticRecurrent, Memory
+    from striderl.compat.st_rl.modules.normalizer import Normalizer
+    from striderl.compat.st_rl.utils.utils import get_subobs_by_components, split_and_pad_trajectories
+
+    import striderl.compat.st_rl.algorithms as algorithms
+    import striderl.compat.st_rl.modules as modules
+    from striderl.compat import original_paths, st_rl
+    from striderl.compat.st_rl.runners import DemonstrationSaver, build_runner
+
+    for path in original_paths.ST_RL:
+        package, _, last = path.rpartition(".")
+        found = importlib.import_module(f"striderl.compat.st_rl.{path}")
+        if package:  # the module is an attribute of its package, and hides no name of ours
+            assert getattr(importlib.import_module(f"striderl.compat.st_rl.{package}"), last) is found
+            assert inspect.ismodule(found)
+    assert modules.ActorCritic(3, 3, 1).act(torch.zeros(2, 3)).shape == (2, 1)
+    assert algorithms.APPO is st_rl.APPO and modules.StateAc is st_rl.StateAc and Normalizer is st_rl.Normalizer
+    assert (ActorCriticRecurrent, Memory) == (st_rl.ActorCriticRecurrent, st_rl.Memory)
+    assert inspect.isabstract(VecEnv) and callable(build_runner) and inspect.isclass(DemonstrationSaver)
+    assert callable(get_subobs_by_components) and callable(split_and_pad_trajectories)
+    with pytest.raises(AttributeError, match="has no 'NoSuchModel'"):
+        _ = modules.NoSuchModel
 
 
 def test_names_that_are_the_same_in_two_modules_are_apart() -> None:

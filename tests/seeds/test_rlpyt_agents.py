@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 from typing import Any
 
@@ -617,8 +618,8 @@ class FakeGame:
     def loadROM(self, path: str) -> None:  # noqa: N802
         assert path == "roms/pong.bin"
 
-    def getMinimalActionSet(self) -> list[int]:  # noqa: N802
-        return [0, 3, 4]
+    def getMinimalActionSet(self) -> list[Any]:  # noqa: N802
+        return [0, 3, enum.Enum("Action", {"LEFT": 4}).LEFT]  # numbers, or members of an enum in newer versions
 
     def reset_game(self) -> None:
         self.frames = 0
@@ -645,6 +646,7 @@ def test_an_atari_env_with_lives_frames_and_scores(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", types.SimpleNamespace(ALEInterface=FakeGame))
     monkeypatch.setitem(sys.modules, "ale_py.roms", roms)
     env = rlpyt.AtariEnv(game="pong", frame_skip=2, num_img_obs=3, max_start_noops=0)
+    assert env.get_action_meanings() == ["NOOP", "RIGHT", "LEFT"]
     assert env.action_space.n == 3 and env.observation_space.shape == (3, 104, 80)
     first = env.reset()
     assert first.dtype == np.uint8 and [frame.max() for frame in first] == [0, 0, 1]  # one idle frame

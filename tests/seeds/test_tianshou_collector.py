@@ -262,6 +262,21 @@ def test_overrides_are_called() -> None:
     Collector(Still(), lines(2, 3), buffer).collect(n_step=4)
     assert calls == ["update 2", "update 3"] and episodes(buffer) == [[0, 1], [0, 1, 2]]
 
+    class Resetting(Collector):
+        def reset(self):
+            self.num_calls = 0
+            super().reset()
+
+        def collect(self, *args, **kwargs):
+            self.num_calls += 1
+            return super().collect(*args, **kwargs)
+
+    collector = Resetting(Still(), lines(2, 3), buffer)  # reset is called, the buffer keeps its steps
+    collector.collect(n_step=4)
+    assert collector.num_calls == 1 and len(buffer) == 10
+    collector.reset()
+    assert collector.num_calls == 0 and len(buffer) == 0
+
 
 # -- the trainer -------------------------------------------------------------------------------------------------------
 

@@ -56,8 +56,8 @@ def refused(*_: Any) -> None:
 @pytest.mark.parametrize("num_envs", [1, 3, 20])
 def test_both_ways_store_the_same(columns: Any, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     short, long = (Replay(columns, 5 * num_envs, num_envs, sampler=Prioritized()) for _ in range(2))
-    monkeypatch.setattr(short._writer, "add", refused)
-    monkeypatch.setattr(long, "_plain", None)
+    monkeypatch.setattr(short.writer, "add", refused)
+    monkeypatch.setattr(long, "plain_writer", None)
     generator = torch.Generator().manual_seed(1)
     for _ in range(13):
         taken = step(columns, num_envs, generator)
@@ -76,7 +76,7 @@ def test_steps_of_arrays_are_stored_as_those_of_tensors(columns: Any, monkeypatc
         taken = step(columns, 2, generator, ends)
         with monkeypatch.context() as patched:
             if not (taken.done | ~taken.valid).any():
-                patched.setattr(by_array._writer, "add", refused)
+                patched.setattr(by_array.writer, "add", refused)
             by_array.add(tree.to_numpy(taken))
         by_tensor.add(taken)
     assert tree.equal(by_array.state_dict(), by_tensor.state_dict())
@@ -89,7 +89,7 @@ def test_steps_of_arrays_are_stored_as_those_of_tensors(columns: Any, monkeypatc
 
 def test_what_can_be_converted_is_converted_alike() -> None:
     short, long = (Replay(VECTORS, 4, 2) for _ in range(2))
-    long._plain = None
+    long.plain_writer = None
     plain = step(VECTORS, 2, torch.Generator().manual_seed(2))
     for other in (
         plain._replace(rew=plain.rew.double() / 3.0),

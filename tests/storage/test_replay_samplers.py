@@ -132,10 +132,10 @@ def test_a_ticket_leaves_overwritten_rows_alone(num_envs: int, uneven: bool) -> 
         play(replay, model, [(slice(0, 1), flags[:1])])
     play(replay, model, [(None, flags)] * 3)
     index = replay.read.chronological()
-    handle = replay._handle(index)
+    handle = replay.handle_of(index)
     numbers = replay.read.columns(index)["info"]["tag"].tolist()
     for added in range(6):
-        alive = replay._still_there(handle)
+        alive = replay.still_there(handle)
         now = replay.read.columns(index)["info"]["tag"].tolist()
         expected = [
             before == after and before >= len(model.steps[int(row) % num_envs]) - 3
@@ -166,7 +166,7 @@ def test_both_ways_down_the_tree_find_the_same_leaf(shape: tuple[int, int]) -> N
     tree.put(torch.arange(40_000), torch.rand(40_000, generator=generator, dtype=torch.float64))
     numbers = torch.rand(5000, generator=generator, dtype=torch.float64)
     on_cpu = tree.sample_index(numbers)
-    tree._arrays = None
+    tree.arrays = None
     anywhere = tree.sample_index(numbers)
     assert torch.equal(on_cpu[0], anywhere[0])
     assert torch.equal(on_cpu[1], anywhere[1])
@@ -191,7 +191,7 @@ def test_errors_of_any_precision_become_priorities(dtype: torch.dtype) -> None:
     # alpha 1, so a priority is |error| + 1e-9: 2 and 0.5, exact in every precision; the largest so far was 1
     replay, model = Replay(COLUMNS, 2, 1, sampler=Prioritized(alpha=1.0, epsilon=1e-9)), ModelReplay(1, 2)
     play(replay, model, [STEP] * 2)
-    replay.update_priorities(replay._handle(torch.tensor([0, 1])), torch.tensor([-2.0, 0.5], dtype=dtype))
+    replay.update_priorities(replay.handle_of(torch.tensor([0, 1])), torch.tensor([-2.0, 0.5], dtype=dtype))
     assert replay.sampler.tree.leaves[:2].tolist() == pytest.approx([2.0, 0.5])
     assert replay.sampler.state_dict()["largest"] == pytest.approx(2.0)
 
@@ -210,5 +210,5 @@ def test_an_error_that_is_not_finite_is_refused_and_changes_nothing(bad: float, 
     play(replay, model, [STEP] * 2)
     before = replay.sampler.tree.leaves.clone()
     with pytest.raises(ValueError, match="errors that become priorities must be finite"):
-        replay.update_priorities(replay._handle(torch.tensor([0, 1])), torch.tensor([1.0, bad], dtype=dtype))
+        replay.update_priorities(replay.handle_of(torch.tensor([0, 1])), torch.tensor([1.0, bad], dtype=dtype))
     assert torch.equal(replay.sampler.tree.leaves, before) and replay.sampler.state_dict()["largest"] == 1.0

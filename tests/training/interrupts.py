@@ -112,7 +112,7 @@ def places(trainer: Trainer) -> dict[str, tuple[Any, str]]:
         "losses": (algorithm, losses),
         "optimiser": (ParameterGroup, "step"),
         "absorb": (algorithm, "update_normalization"),
-        "settle": (collector, "_settle"),
+        "settle": (collector, "settle"),
         "storage": (trainer.loop.storage, "add"),
         "statistics": (collector.statistics, "tensors"),
     }

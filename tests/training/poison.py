@@ -201,7 +201,10 @@ def poison_gradients(kind: str, number: int, values: tuple[float, ...] = VALUES)
 def break_parameters(kind: str, number: int, values: tuple[float, ...] = (math.nan, math.inf)) -> Iterator[str]:
     """Let one gradient step break parameters or moments; the iteration's update is taken back as if never made."""
     config = config_of(kind)
-    places: list[Callable[[ParameterGroup], Tensor]] = [lambda group: group.flat.flat, lambda group: group._second]
+    places: list[Callable[[ParameterGroup], Tensor]] = [
+        lambda group: group.flat.flat,
+        lambda group: group.second_moment,
+    ]
     for value, place in itertools.product(values, places):
 
         def spoil(group: ParameterGroup, value: float = value, place: Any = place) -> None:

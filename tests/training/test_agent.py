@@ -155,9 +155,11 @@ def test_predict_and_sample_share_one_memory():
 
 
 def test_the_number_of_envs_changes_after_a_reset_only():
-    agent = Agent(build())
+    plain = Agent(build())
+    assert plain.predict(observe(2)).shape == (2, 2) and plain.sample(observe(3)).shape == (3, 2)  # nothing to forget
+    agent = Agent(build(actor=(MEMORY,)))
     agent.predict(observe(2))
-    with pytest.raises(ValueError, match=r"playing 2 envs and is given 3; call reset\(\) in between"):
+    with pytest.raises(ValueError, match=r"playing 2 envs and is given 3, .* call reset\(\) in between"):
         agent.predict(observe(3))
     with pytest.raises(ValueError, match="dones has 3 entries for 2 envs"):
         agent.reset([0, 0, 1])
@@ -165,6 +167,13 @@ def test_the_number_of_envs_changes_after_a_reset_only():
     assert agent.sample(observe(3)).shape == (3, 2)
     agent.reset()
     agent.reset([1, 0])  # nothing has begun: nothing to forget
+
+
+def test_an_observation_of_a_tuple_space():
+    parts = {"0": ComponentSpec(shape=(3,)), "1": ComponentSpec(shape=(4,))}
+    agent = Agent(Policy(ObsSpec(parts), BOX, PolicyConfig(actor_hidden_dims=(4,), critic_hidden_dims=(4,))))
+    found = agent.predict((np.ones(3), np.zeros(4)))
+    np.testing.assert_array_equal(found, agent.predict({"0": np.ones(3), "1": np.zeros(4)}))
 
 
 # -- other policies ----------------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_a_log_dir_says_what_its_student_is_or_is_told(tmp_path, env):
         "algorithm": {},
         "policy": {"actor_hidden_dims": [4], "critic_hidden_dims": [4], "init_noise_std": 1.0},
     }
-    model = RunStudents(env, train_cfg=train_cfg)._model(tmp_path)
+    model = RunStudents(env, train_cfg=train_cfg).model(tmp_path)
     save_state(tmp_path / "model_3", {"model_state_dict": model.state_dict()}, iteration=3)
     with pytest.raises(ValueError, match="does not say what its student is made of"):
         RunStudents(env)(tmp_path, "")

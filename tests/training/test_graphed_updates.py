@@ -53,7 +53,7 @@ def as_on_a_device(monkeypatch):
 
     def made_without_looking(group, *inputs):
         made(group, *inputs)
-        group._looks = False
+        group.looks = False
 
     monkeypatch.setattr(ParameterGroup, "__init__", made_without_looking)
 
@@ -81,9 +81,9 @@ def make_trainer(kind, *, recorded, seed=0, weights=0):
         algorithm = learner(policy, critic, config)
     trainer = Trainer(algorithm, Collector(env, algorithm.actor(), CollectorConfig(seed=seed)), PLAN, seed=seed)
     if recorded:
-        trainer.loop._mode = taped_mode()
-        trainer.loop._learner = trainer.loop._new_learner()
-        assert isinstance(trainer.loop._learner.recorded, GraphedUpdates)
+        trainer.loop.mode = taped_mode()
+        trainer.loop.learner = trainer.loop.new_learner()
+        assert isinstance(trainer.loop.learner.recorded, GraphedUpdates)
     return trainer
 
 
@@ -103,7 +103,7 @@ def test_recorded_steps_do_what_steps_taken_one_by_one_do(kind, num_kinds):
             if name.startswith("train/"):
                 assert two.metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
     assert_same_state(plain, recorded)
-    assert recorded.loop._learner.recorded.num_recordings == num_kinds
+    assert recorded.loop.learner.recorded.num_recordings == num_kinds
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_a_step_that_cannot_be_recorded_is_taken_by_itself_and_said_once(caplog)
         prepare(inputs)
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    failing.loop._mode.graphs.make = refuse
+    failing.loop.mode.graphs.make = refuse
     list(plain), list(failing)
     assert_same_state(plain, failing)
     said = [record for record in caplog.records if "cannot be recorded" in record.message]
@@ -165,7 +165,7 @@ def test_a_learner_that_decides_by_a_count_of_its_own_is_not_recorded(caplog):
     trainer = make_trainer("sac", recorded=True)
     trainer.algorithm.__class__ = Stubborn
     list(trainer)
-    assert trainer.loop._learner.recorded.num_recordings == 0
+    assert trainer.loop.learner.recorded.num_recordings == 0
     assert "what Stubborn decides follows from more than its number of updates" in caplog.text
 
 

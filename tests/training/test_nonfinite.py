@@ -24,7 +24,7 @@ from poison import (
 from poisoned_envs import Injection, Poisoned
 from run_cases import folder_at, tiny
 
-from striderl.cli.report import page_of
+from striderl.cli.seeing.report import page_of
 from striderl.collect.collector import Collector
 from striderl.collect.quarantine import Fault, Healthy, Outcome, Quarantine
 from striderl.collect.trace import SUFFIX, EnvTrace, read_trace
@@ -124,10 +124,10 @@ def test_an_env_that_is_sick_when_a_run_is_saved_is_sick_when_it_goes_on():
         return made
 
     one, two = collector(), collector()
-    assert one._groups[0].quarantine.sick.tolist() == [False, True, False, False]
+    assert one.groups[0].quarantine.sick.tolist() == [False, True, False, False]
     two.env.done = True  # another process does not see the bad number again
     two.load_state_dict(one.state_dict())
-    assert two._groups[0].quarantine.sick.tolist() == [False, True, False, False]
+    assert two.groups[0].quarantine.sick.tolist() == [False, True, False, False]
 
 
 def config_actor(env):

@@ -162,6 +162,8 @@ def test_parts_that_do_not_fit_are_named():
         Trainer(dqn, collector, OfflinePlan())
     with pytest.raises(ValueError, match="num_steps_per_env=5 is not a multiple of train_every=2"):
         OffPolicyPlan(num_steps_per_env=5, train_every=2)
+    with pytest.raises(ValueError, match="total_steps=8 are over before learning begins, after learning_starts=8"):
+        OffPolicyPlan(total_steps=8, learning_starts=8)
     with pytest.raises(ValueError, match=r"OffPolicyPlan\.batch_size is at least 1, found 0"):
         OffPolicyPlan(batch_size=0)
     with pytest.raises(TypeError, match="DQN wants one discrete action, found BoxSpec"):

@@ -183,7 +183,7 @@ def test_a_runner_without_a_folder_or_of_a_higher_rank_holds_none(tmp_path):
     env, config = make("pendulum", num_envs=4), legged_gym()
     OnPolicyRunner(env, config).learn(1)
     runner = OnPolicyRunner(env, config, tmp_path)
-    runner._writes = False  # what ranks but the first have
+    runner.writes = False  # what ranks but the first have
     other = FolderLock(tmp_path)
     runner.learn(1)
     other.release()

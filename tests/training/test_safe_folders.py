@@ -262,7 +262,7 @@ def test_deep_or_damaged_json_in_a_run_folder_is_a_named_error(tmp_path, text, r
         "config": read_run_config,
         "specs": read_specs,
         "other runs": read_config,
-        "students": lambda folder: RunStudents(None)._model(folder),  # type: ignore[arg-type]
+        "students": lambda folder: RunStudents(None).model(folder),  # type: ignore[arg-type]
         "faults": lambda folder: read_faults(folder / FAULTS_FILE),
     }[reader]
     if reader == "faults" and not text:

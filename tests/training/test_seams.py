@@ -100,7 +100,7 @@ def test_after_an_interrupt_no_step_is_told_wrongly(where, overlap):
     trainer = make_trainer(overlap=overlap)
     next(trainer)
     parts = {
-        "settle": trainer.collector._groups[0],
+        "settle": trainer.collector.groups[0],
         "add": trainer.loop.storage,
         "update": trainer.algorithm,
         "launch": trainer.collector.schedule,
@@ -162,10 +162,10 @@ def test_what_waits_is_saved_too():
         collector.collect(n_step=4)  # groups of two and one: one more may come than was asked for
         state = collector.state_dict()
     waiting = state["delivery"]["waiting"]
-    assert sum(each["rows"][1] - each["rows"][0] for each in waiting) == collector._surplus.num_waiting
-    collector._surplus.clear()
-    collector._surplus.load_state_dict(state["delivery"])
-    for saved, (transition, rows) in zip(waiting, collector._surplus._carried, strict=True):
+    assert sum(each["rows"][1] - each["rows"][0] for each in waiting) == collector.surplus.num_waiting
+    collector.surplus.clear()
+    collector.surplus.load_state_dict(state["delivery"])
+    for saved, (transition, rows) in zip(waiting, collector.surplus.carried, strict=True):
         assert saved["rows"] == [rows.start, rows.stop]
         assert torch.equal(saved["transition"]["obs"]["obs"], transition.obs["obs"])
 
@@ -173,7 +173,7 @@ def test_what_waits_is_saved_too():
 def test_an_interrupted_draw_is_drawn_again():
     spec, index = {"noise": NoiseSpec(shape=(2,))}, torch.arange(3)
     source, other = (NoiseSource(spec, seed=0, env_index=index, block=4) for _ in range(2))
-    source._ahead = other._ahead = 1
+    source.blocks_ahead = other.blocks_ahead = 1
     source.at(0)
     interrupted(source, "_draw", at=1)
     with pytest.raises(KeyboardInterrupt):

@@ -228,7 +228,7 @@ def test_a_hand_written_loop_learns_the_same_from_a_dataset(demos, policy):
     given = config(demos, policy=policy, pretrain_iterations=-1, empirical_normalization=False)
     given["pretrain_dataset"]["dataset_loops"] = 1
     runner, other = runner_of(given), runner_of(given)
-    other._begin_reading()
+    other.begin_reading()
     term = next(term for term in other.alg.terms if isinstance(term, Distill))
     alg = loop.PPO(
         copy.deepcopy(other.alg.policy),
@@ -321,7 +321,7 @@ def test_the_settings_of_older_configs_reach_their_places(demos):
             iterations=4, dataset=flat["pretrain_dataset"], target="l1", weight=0.5, learning_rate=1e-2
         )
     runner = runner_of(flat)
-    runner._begin_reading()
+    runner.begin_reading()
     term = next(term for term in runner.alg.terms if isinstance(term, Distill))
     assert (term.config.target, term.config.weight, runner.alg.config.learning_rate) == ("l1", 0.5, 1e-2)
     assert (runner.alg.config.schedule, runner.alg.config.entropy_coef) == ("fixed", 0.0)

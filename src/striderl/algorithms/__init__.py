@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from striderl.algorithms.on_policy.ppo import PPOConfig as PPOConfig
     from striderl.algorithms.on_policy.reinforce import REINFORCE as REINFORCE
     from striderl.algorithms.on_policy.reinforce import REINFORCEConfig as REINFORCEConfig
-    from striderl.algorithms.on_policy.reward_groups import RewardGroups as RewardGroups
     from striderl.algorithms.on_policy.tppo import TPPO as TPPO
     from striderl.algorithms.on_policy.tppo import EstimatorTPPO as EstimatorTPPO
     from striderl.algorithms.on_policy.tppo import EstimatorTPPOConfig as EstimatorTPPOConfig
@@ -88,16 +87,13 @@ if TYPE_CHECKING:
     from striderl.algorithms.terms.expert import EnvExpert as EnvExpert
     from striderl.algorithms.terms.expert import Expert as Expert
     from striderl.algorithms.terms.expert import ExpertRows as ExpertRows
-    from striderl.algorithms.terms.expert import as_expert as as_expert
     from striderl.algorithms.terms.expert import expert_rows as expert_rows
     from striderl.algorithms.terms.mimic import Mimic as Mimic
     from striderl.algorithms.terms.mimic import MimicConfig as MimicConfig
     from striderl.algorithms.terms.motion_prior import MotionPrior as MotionPrior
     from striderl.algorithms.terms.motion_prior import MotionPriorConfig as MotionPriorConfig
-    from striderl.algorithms.terms.resample_memory import ResampleMemory as ResampleMemory
     from striderl.algorithms.terms.rnd import RandomNetworkDistillation as RandomNetworkDistillation
     from striderl.algorithms.terms.rnd import RNDConfig as RNDConfig
-    from striderl.algorithms.terms.symmetry import MirrorTable as MirrorTable
     from striderl.algorithms.terms.symmetry import Symmetry as Symmetry
     from striderl.algorithms.terms.symmetry import SymmetryConfig as SymmetryConfig
     from striderl.algorithms.terms.term import Term as Term
@@ -144,19 +140,17 @@ __getattr__, __dir__, __all__ = lazy(
         "on_policy.impala": ["IMPALA", "IMPALAConfig"],
         "on_policy.ppo": ["PPO", "PPOConfig"],
         "on_policy.reinforce": ["REINFORCE", "REINFORCEConfig"],
-        "on_policy.reward_groups": ["RewardGroups"],
         "on_policy.tppo": ["EstimatorTPPO", "EstimatorTPPOConfig", "TPPO", "TPPOConfig"],
         "sequence_learning": ["SequenceConfig"],
         "terms.adversarial": ["AdversarialConfig", "AdversarialReward", "AdversarialTermConfig"],
         "terms.discriminator": ["InfoVector", "StateAction", "StatePair"],
         "terms.distill": ["Distill", "DistillConfig"],
         "terms.estimation": ["Estimation", "EstimatorConfig"],
-        "terms.expert": ["EnvExpert", "Expert", "ExpertRows", "as_expert", "expert_rows"],
+        "terms.expert": ["EnvExpert", "Expert", "ExpertRows", "expert_rows"],
         "terms.mimic": ["Mimic", "MimicConfig"],
         "terms.motion_prior": ["MotionPrior", "MotionPriorConfig"],
-        "terms.resample_memory": ["ResampleMemory"],
         "terms.rnd": ["RNDConfig", "RandomNetworkDistillation"],
-        "terms.symmetry": ["MirrorTable", "Symmetry", "SymmetryConfig"],
+        "terms.symmetry": ["Symmetry", "SymmetryConfig"],
         "terms.term": ["Term"],
         "value_based.distributional": [
             "Atoms",
@@ -174,5 +168,11 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "value_based.dqn": ["DQN", "DQNConfig", "Means", "q_policy"],
         "value_based.recurrent_dqn": ["R2D2", "R2D2Config", "RecurrentDQN"],
+    },
+    unlisted={
+        "on_policy.reward_groups": ["RewardGroups"],
+        "terms.expert": ["as_expert"],
+        "terms.resample_memory": ["ResampleMemory"],
+        "terms.symmetry": ["MirrorTable"],
     },
 )

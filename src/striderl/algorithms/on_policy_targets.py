@@ -1,4 +1,4 @@
-"""Shared by algorithms that use a rollout once, as a whole: next values, masks, losses, one step.
+"""Shared by algorithms that use a rollout as a whole: next values, masks, losses, and the class they derive from.
 
     rollout [T, N] ──next_values──▶ next values ──(returns: the algorithm's own)──▶ Targets ──losses──▶ Updater
 
@@ -7,19 +7,26 @@ The whole rollout goes through the policy as one sequence, so policies with memo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic, refuse_terms
+from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
-from striderl.execution.modes import Function
-from striderl.execution.updater import Updater
+from striderl.data.arena import Columns
+from striderl.execution.modes import ExecutionConfig
+from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.networks.heads.table import DeterministicHead
 from striderl.ops.losses import explained_variance, mean_std, normalised, valid_mean, value_loss
+from striderl.ops.moments import AllReduce
 from striderl.policies.policy import Policy, PolicyOutput
 from striderl.storage.rollout import RolloutStorage
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Losses = dict[str, tuple[float | Tensor, Tensor]]
 """Name → (weight, loss)."""
@@ -149,18 +156,6 @@ def policy_gradient_losses(
     return losses, stats
 
 
-def take_step(updater: Updater, function: Function, targets: Targets) -> dict[str, Tensor]:
-    """Take one gradient step on the group 'policy' and return all metrics."""
-    updater.attach()
-    numbers = updater.run(function, [targets]).mean
-    group = updater.groups["policy"]
-    return {
-        **numbers,
-        "learning_rate": group.learning_rate.clone(),
-        "skipped_updates": group.num_skipped.clone(),
-    }
-
-
 def check_learner_parts(who: str, policy: object, config: object, config_type: type) -> None:
     """Raise for wrong types of policy or config, and for a policy that cannot be learned from its log-probabilities."""
     if not isinstance(policy, Policy):
@@ -179,3 +174,92 @@ def check_learner_parts(who: str, policy: object, config: object, config_type: t
             f"{who} wants a head with a distribution of actions, found {type(policy.head).__name__}, which has neither "
             "log-probabilities nor entropy; use head='gaussian', or DAgger for a student that only copies"
         )
+
+
+# -- what these algorithms share ---------------------------------------------------------------------------------------
+
+
+class WholeRolloutLearner:
+    """An on-policy algorithm that takes its steps on the whole rollout; a subclass has `prepare` and `losses`."""
+
+    Config: ClassVar[type[Any]]
+    config: Any
+    loop = ON_POLICY
+    learns_in_ranks = True
+
+    @classmethod
+    def build_policy(cls, config: Any, context: BuildContext) -> Policy:
+        """Build the policy alone."""
+        return build_actor_critic(context)
+
+    @classmethod
+    def build(cls, config: Any, context: BuildContext, terms: Sequence[object] = ()) -> Self:
+        """Build the algorithm from its config; it takes no terms."""
+        refuse_terms(context, terms)
+        return cls(cls.build_policy(config, context), config, mode=context.mode, reduce=context.reduce)
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: Any = None,
+        *,
+        mode: str | ExecutionConfig = "eager",
+        reduce: AllReduce | None = None,
+    ) -> None:
+        """Create the updater of the policy, from a config of the type `Config`; see `PPO` for mode and reduce."""
+        check_learner_parts(type(self).__name__, policy, config, self.Config)
+        self.policy = policy
+        self.config = self.Config() if config is None else config
+        group = ParameterGroup(policy.parameters(), self.optimizer_settings())
+        self.updater = Updater({"policy": group}, mode=mode, reduce=reduce)
+
+    def optimizer_settings(self) -> GroupConfig:
+        """Return the optimiser and its settings."""
+        return GroupConfig(
+            optimizer=self.config.optimizer_class_name,
+            learning_rate=self.config.learning_rate,
+            max_grad_norm=self.config.max_grad_norm,
+            eps=self.config.optimizer_eps,
+        )
+
+    @property
+    def num_updates_per_rollout(self) -> int:
+        """Number of gradient steps per rollout."""
+        return 1
+
+    def actor(self) -> PolicyActor:
+        """Return the actor that collects: samples of the policy."""
+        return PolicyActor(self.policy)
+
+    def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
+        """Accept rollouts of any size."""
+
+    def losses(self, prepared: Any) -> tuple[Losses, dict[str, Tensor]]:
+        """Return name → (weight, loss), and metrics."""
+        raise NotImplementedError
+
+    def update(self, prepared: Any, generator: torch.Generator) -> dict[str, Tensor]:
+        """Take the gradient steps on the whole rollout; nothing is shuffled, so the generator is not used."""
+        self.updater.attach()
+        numbers = self.updater.run(self.losses, [prepared] * self.num_updates_per_rollout).mean
+        group = self.updater.groups["policy"]
+        return {
+            **numbers,
+            "learning_rate": group.learning_rate.clone(),
+            "skipped_updates": group.num_skipped.clone(),
+        }
+
+    @torch.no_grad()
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
+        """Update the normalisers from stored columns, after the steps."""
+        with self.updater.pooled():
+            self.policy.update_normalization(columns["obs"], columns["valid"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy and its optimiser, as copies: training goes on without changing them."""
+        return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved policy and optimiser."""
+        self.policy.load_state_dict(state["policy"])
+        self.updater.load_state_dict(state["updater"])

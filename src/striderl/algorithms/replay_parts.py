@@ -8,7 +8,7 @@ Temperature      α of maximum-entropy learners, and how it follows the target e
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from striderl.algorithms.on_policy_targets import Losses
+from striderl.algorithms.reward_terms import RewardTerms, single_steps
+from striderl.collect.actors.behaviours import ExploringActor
 from striderl.collect.quarantine import all_true
 from striderl.data import tree
 from striderl.data.noise import NoiseSpec
@@ -24,6 +26,8 @@ from striderl.networks.heads.table import DeterministicHead
 from striderl.ops.losses import valid_mean
 from striderl.policies.acting import Acting
 from striderl.policies.actor_policy import ActorPolicy
+from striderl.policies.value_functions import ChoiceQFunction, QFunction
+from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Prioritized, Sampler, Uniform
 
 
@@ -119,6 +123,66 @@ def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Load the saved state of every part by name."""
     for name, part in parts.items():
         part.load_state_dict(state[name])
+
+
+# -- what learners from replay share -----------------------------------------------------------------------------------
+
+
+class OffPolicyLearner:
+    """What the trainer calls of every learner from replay; a subclass sets the attributes, and adds `update`."""
+
+    config: Any
+    """Its settings; `n_step`, `gamma` and `prioritized` are read here."""
+    policy: ActorPolicy
+    terms: RewardTerms
+    num_updates: int
+    _actor: ExploringActor
+
+    def actor(self) -> ExploringActor:
+        """Return the actor that collects."""
+        return self._actor
+
+    def explore(self, env_steps: int, *, random: bool) -> None:
+        """Follow the schedule of exploration, or act at random before learning starts."""
+        self._actor.random = random
+        self._actor.at(env_steps)
+
+    def view(self) -> View:
+        """Return n-step samples."""
+        return self.terms.view(self.config.n_step, self.config.gamma)
+
+    def sampler(self, seed: int) -> Sampler:
+        """Return a uniform or prioritized sampler."""
+        return sampler_for(seed, self.config.prioritized)
+
+    def noise(self) -> Mapping[str, NoiseSpec]:
+        """Return the random numbers of one sample in one gradient step: none."""
+        return {}
+
+    @torch.no_grad()
+    def update_normalization(self, columns: Mapping[str, Any]) -> None:
+        """Update the normalisers from samples, rows [B, …] or sequences [T, B, …]."""
+        for network in self._observers():
+            network.update_normalization(columns["obs"], columns["valid"])
+        if len(self.terms):
+            self.terms.update_normalization(columns if columns["valid"].dim() == 1 else single_steps(columns))
+
+    def _observers(self) -> Sequence[ActorPolicy | QFunction | ChoiceQFunction]:
+        """Return the networks with normalisers of observations."""
+        return (self.policy,)
+
+    def _parts(self) -> dict[str, Any]:
+        """Return everything that is saved, by the names on disk."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of everything learned."""
+        return {**save_parts(self._parts()), "num_updates": self.num_updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved state."""
+        load_parts(self._parts(), state)
+        self.num_updates = int(state["num_updates"])
 
 
 # -- target networks ---------------------------------------------------------------------------------------------------

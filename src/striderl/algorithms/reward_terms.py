@@ -33,17 +33,18 @@ class RewardTerms:
 
     def __init__(self, terms: Sequence[Term], policy: Acting, mode: str = "eager") -> None:
         """Check the terms against the policy and create their updater."""
-        self._terms = TermList(terms, cast(Policy, policy))  # terms read specs, which both kinds of policy have
-        if self._terms.acting():
-            names = [part.name for part in self._terms.acting()]
+        self.terms = TermList(terms, cast(Policy, policy))  # terms read specs, which both kinds of policy have
+        """The terms, in order."""
+        if self.terms.acting():
+            names = [part.name for part in self.terms.acting()]
             raise ValueError(f"the terms {names} take part in acting, which learners from replay have no place for")
-        for term in self._terms:
+        for term in self.terms:
             term.check_replay()
-        groups = self._terms.groups()
+        groups = self.terms.groups()
         self.updater = Updater(groups, mode=mode) if groups else None
 
     def __len__(self) -> int:
-        return len(self._terms)
+        return len(self.terms)
 
     def view(self, n: int, gamma: float) -> View:
         """Return n-step samples with the terms' rewards added."""
@@ -58,9 +59,9 @@ class RewardTerms:
 
     def _reward(self, rows: dict[str, Any]) -> Tensor:
         columns = one_step(rows)
-        self._terms.info(columns)
+        self.terms.info(columns)
         total: Tensor = rows["rew"]
-        for reward in self._terms.rewards(Read(columns, rows["obs_next"])).values():
+        for reward in self.terms.rewards(Read(columns, rows["obs_next"])).values():
             total = total + reward.squeeze(0)
         return total
 
@@ -76,23 +77,23 @@ class RewardTerms:
         return {} if self.updater is None else self.updater.step(self._losses, minibatch)
 
     def _losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
-        return self._terms.losses(minibatch, cast(PolicyOutput, None), {}), {}
+        return self.terms.losses(minibatch, cast(PolicyOutput, None), {}), {}
 
     def update_normalization(self, columns: Mapping[str, Any]) -> None:
         """Update the terms' statistics from samples [B, …]."""
         if len(self):
-            self._terms.update_normalization(one_step(columns))
+            self.terms.update_normalization(one_step(columns))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the terms and of their optimisers."""
         return {
-            "terms": self._terms.state_dict(),
+            "terms": self.terms.state_dict(),
             "updater": {} if self.updater is None else self.updater.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state."""
-        self._terms.load_state_dict(state["terms"])
+        self.terms.load_state_dict(state["terms"])
         if self.updater is not None:
             self.updater.load_state_dict(state["updater"])
 

@@ -106,7 +106,7 @@ def warmed_up(
         return dict(state)
     with torch.no_grad():
         obs = {name: value[:burn_in] for name, value in sample["obs"].items()}
-        _, after, _, _ = policy.features(obs, state, {}, sample["resets"][:burn_in], sample["valid"][:burn_in])
+        after = policy.remembered(obs, state, sample["resets"][:burn_in], sample["valid"][:burn_in])
     return {name: value.clone(memory_format=torch.contiguous_format) for name, value in after.items()}
 
 

@@ -13,15 +13,10 @@ if TYPE_CHECKING:
     from striderl.checkpoint.errors import CheckpointUnreadable as CheckpointUnreadable
     from striderl.checkpoint.errors import CheckpointVersion as CheckpointVersion
     from striderl.checkpoint.errors import LayoutMismatch as LayoutMismatch
-    from striderl.checkpoint.foreign import ForeignNormalizer as ForeignNormalizer
-    from striderl.checkpoint.foreign import ForeignPolicy as ForeignPolicy
     from striderl.checkpoint.foreign import read_rsl_rl as read_rsl_rl
-    from striderl.checkpoint.layout import check_layout as check_layout
     from striderl.checkpoint.layout import compare as compare
     from striderl.checkpoint.layout import describe as describe
     from striderl.checkpoint.state_tree import flatten as flatten
-    from striderl.checkpoint.state_tree import unflatten as unflatten
-    from striderl.checkpoint.store import Checkpoint as Checkpoint
     from striderl.checkpoint.store import CheckpointStore as CheckpointStore
 
 __getattr__, __dir__, __all__ = lazy(
@@ -35,23 +30,15 @@ __getattr__, __dir__, __all__ = lazy(
             "CheckpointVersion",
             "LayoutMismatch",
         ],
-        "foreign": [
-            "ForeignNormalizer",
-            "ForeignPolicy",
-            "read_rsl_rl",
-        ],
-        "layout": [
-            "check_layout",
-            "compare",
-            "describe",
-        ],
-        "state_tree": [
-            "flatten",
-            "unflatten",
-        ],
-        "store": [
-            "Checkpoint",
-            "CheckpointStore",
-        ],
+        "foreign": ["read_rsl_rl"],
+        "layout": ["compare", "describe"],
+        "state_tree": ["flatten"],
+        "store": ["CheckpointStore"],
+    },
+    unlisted={
+        "foreign": ["ForeignNormalizer", "ForeignPolicy"],
+        "layout": ["check_layout"],
+        "state_tree": ["unflatten"],
+        "store": ["Checkpoint"],
     },
 )

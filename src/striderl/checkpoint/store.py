@@ -165,12 +165,6 @@ class CheckpointStore:
             if _LEFTOVER.fullmatch(name):
                 self._remove_quietly(self.directory / name)
 
-    def discard_after(self, step: int) -> None:
-        """Delete all checkpoints after a step: a run that was rewound must not resume from later ones."""
-        for found in self._found():
-            if found.step > step:
-                self._delete(found.path)
-
     def _new_path(self, step: int) -> Path:
         taken = [found.turn for found in self._found() if found.step == step]
         suffix = f"_{max(taken) + 1}" if taken else ""

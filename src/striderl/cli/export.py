@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from striderl.cli.options import Run, Trust, parse
-from striderl.cli.report import refresh_report
 from striderl.cli.runs import load
+from striderl.cli.seeing.report import refresh_report
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:

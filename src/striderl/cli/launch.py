@@ -25,6 +25,7 @@ from striderl.checkpoint.safe_files import read_json, write_json
 from striderl.cli.runs import SEED
 from striderl.cli.terminal import UsageError, message_of, say
 from striderl.data.naming import missing_extra
+from striderl.data.registry import folder_name
 from striderl.recipes.table import recipe
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def submit_train(text: str, config: RunConfig[Any, Any], words: list[str], given
     """Submit a run, or with --seeds a job array of runs, and return."""
     count = _seeds(given)
     stamp = given.get("--name", time.strftime("%Y-%m-%d_%H-%M-%S"))
-    task = config.env.task.replace(":", "_").replace("/", "_")
+    task = folder_name(config.env.task)
     runs = Path(given.get("--runs", "runs")).resolve()
     jobs = []
     for number in range(count):

@@ -33,6 +33,7 @@ from striderl.cli.terminal import (
     UsageError,
     be_patient,
     complain,
+    is_of_env,
     leave_closed_terminal,
     message_of,
     rank_of_torchrun,
@@ -67,21 +68,25 @@ COMMANDS: dict[str, Command] = {
         run="striderl.cli.view.command:view",
     ),
     "evaluate": Command(
-        summary="play whole episodes and print returns and metrics", run="striderl.cli.evaluate:evaluate_run"
+        summary="play whole episodes and print returns and metrics", run="striderl.cli.seeing.evaluate:evaluate_run"
     ),
     "record": Command(summary="write a video of a run's policy", run="striderl.cli.play:record"),
     "export": Command(
         summary="write a run's policy as ONNX and torch files that need no striderl",
         run="striderl.cli.export:export_run",
     ),
-    "plot": Command(summary="draw the learning curves of one or several runs", run="striderl.cli.plot:plot"),
-    "report": Command(summary="write one HTML page about one or several runs", run="striderl.cli.report:report"),
+    "plot": Command(summary="draw the learning curves of one or several runs", run="striderl.cli.seeing.plot:plot"),
+    "report": Command(summary="write one HTML page about one or several runs", run="striderl.cli.seeing.report:report"),
     "compare": Command(
         summary="compare runs over their seeds: what is better, what is not distinguishable",
-        run="striderl.cli.compare:compare",
+        run="striderl.cli.seeing.compare:compare",
     ),
-    "diff": Command(summary="find the first step and tensor at which two runs part", run="striderl.cli.diff:diff"),
-    "doctor": Command(summary="watch an env or a run and name what is wrong with it", run="striderl.cli.doctor:doctor"),
+    "diff": Command(
+        summary="find the first step and tensor at which two runs part", run="striderl.cli.seeing.diff:diff"
+    ),
+    "doctor": Command(
+        summary="watch an env or a run and name what is wrong with it", run="striderl.cli.seeing.doctor:doctor"
+    ),
     "dataset": Command(
         summary="record a dataset for algorithms that learn from one", run="striderl.cli.dataset:record_dataset"
     ),
@@ -92,7 +97,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "list": Command(
         summary="list tasks, algorithms, terms, recipes, or the runs that were trained",
-        run="striderl.cli.list_names:list_names",
+        run="striderl.cli.seeing.list_names:list_names",
     ),
 }
 """Every command."""
@@ -145,6 +150,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # 'striderl list runs | head' has seen enough
         leave_closed_terminal()
         return 141
+    except Exception as error:
+        if not is_of_env(error):
+            raise
+        complain("\n".join([str(error).rstrip(), *getattr(error, "__notes__", ())]))
+        return 1
 
 
 def overview() -> str:

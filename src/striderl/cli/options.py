@@ -88,6 +88,12 @@ def one_line(box: str) -> str:
         word, flag, choices = chosen.groups()
         near = suggestion(word, re.findall(r"'(.*?)'", choices))
         return f"{flag} cannot be {word!r}. {near}Available: {choices}."
+    number = re.match(
+        r"Error parsing (-[\w.-]+): (?:invalid literal for int|could not convert string to float).*: '(.*)'", text
+    )
+    if number:
+        wanted = "a whole number" if "int()" in text else "a number"
+        return f"{number[1]} wants {wanted}, found {number[2]!r}."
     # the name of the part of the config is no help; that of a flag is
     text = re.sub(r"^Error parsing (?!-)[\w.]+: ", "", text).replace("Error parsing ", "", 1)
     return text if text.endswith((".", "?")) else f"{text}."

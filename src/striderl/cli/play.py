@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from striderl.cli.options import Env, Run, Trust, parse
-from striderl.cli.report import refresh_report
 from striderl.cli.runs import env_of, load
+from striderl.cli.seeing.report import refresh_report
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from striderl.data.naming import suggestion
 if TYPE_CHECKING:
     from striderl.envs.vec_env import VecEnv
     from striderl.training.experiment.loading import LoadedRun
+
+_log = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 """What makes a folder the folder of a run."""
@@ -60,7 +64,11 @@ def find_started(name: str | Path) -> list[Path]:
 def find_runs(name: str | Path) -> list[Path]:
     """Return all runs in a folder such as runs/cartpole, or the one run that the name leads to."""
     inside = [] if (Path(name) / CONFIG).is_file() else known_runs(Path(name))
-    return inside or [find_run(name)]
+    logged = [run for run in inside if any(run.glob("metrics*"))]
+    for run in inside if logged else []:
+        if run not in logged:
+            _log.warning("%s has no metrics and is left out", run)
+    return logged or [find_run(name)]
 
 
 def known_runs(root: Path) -> list[Path]:
@@ -70,9 +78,16 @@ def known_runs(root: Path) -> list[Path]:
     return sorted(found.parent for depth in ("*", "*/*", "*/*/*") for found in root.glob(f"{depth}/{CONFIG}"))
 
 
-def _age(run: Path) -> tuple[str, str]:
-    """Return what sorts runs by time: names are times; those that were started together are in a folder named so."""
-    return (run.parent.name if run.name.startswith(SEED) else run.name, run.name)
+def _age(run: Path) -> tuple[float, str]:
+    """Return what sorts runs by time: their name where it is one, else when their config was written.
+
+    Those that were started together are in a folder that has the time, or a name.
+    """
+    name = run.parent.name if run.name.startswith(SEED) else run.name
+    try:
+        return time.mktime(time.strptime(name[:19], "%Y-%m-%d_%H-%M-%S")), run.name
+    except ValueError:
+        return (run / CONFIG).stat().st_mtime, run.name
 
 
 def load(run: str | Path, checkpoint: str, *, trust: bool = False) -> LoadedRun:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from striderl.checkpoint.safe_files import open_append
-from striderl.cli.list_names import ListedRun, listed
 from striderl.cli.runs import CONFIG, SEED
+from striderl.cli.seeing.list_names import ListedRun, listed
 from striderl.cli.terminal import UsageError, complain, message_of, rank_of_torchrun, say
 from striderl.cli.train_flags import JOBS, SEEDS, TAGS, overridden, take
 from striderl.loggers.console_logger import clock
@@ -86,10 +86,10 @@ def train_seeds(
 
     `task` is the first word where it is not given.
     """
-    from striderl.data.registry import full_name
+    from striderl.data.registry import folder_name, full_name
 
     task = task or words[0]
-    place = full_name(task).replace(":", "_").replace("/", "_")
+    place = folder_name(full_name(task))
     name = group or time.strftime("%Y-%m-%d_%H-%M-%S")
     folder = runs / place / name
     logs = folder / "logs"
@@ -198,8 +198,8 @@ def _lines(log: Path) -> list[str]:
 
 def _summary(folders: list[Path], group: Path) -> None:
     """Print one table over all seeds and write the page of the group."""
-    from striderl.cli.compare import say_table
-    from striderl.cli.report import write_report
+    from striderl.cli.seeing.compare import say_table
+    from striderl.cli.seeing.report import write_report
     from striderl.loggers.comparison import compare_runs, table
 
     there = [folder for folder in folders if (folder / CONFIG).is_file()]

@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 
 class UsageError(Exception):
@@ -16,12 +17,15 @@ class UsageError(Exception):
 
 
 def be_patient() -> None:
-    """Let torch's idle threads sleep instead of spin; has an effect before torch is loaded.
+    """Let torch's idle threads spin briefly and then sleep; has an effect before torch is loaded.
 
     A thread that spins takes its core from the simulation and other processes: on two busy cores the quadruped
-    trains ten times slower with it (`OMP_WAIT_POLICY=ACTIVE` brings it back).
+    trains ten times slower with it (`OMP_WAIT_POLICY=ACTIVE` brings it back). One that sleeps at once is woken for
+    every layer of a small network. `GOMP_SPINCOUNT` is read by GNU's OpenMP, which torch has on Linux.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def rank_of_torchrun() -> tuple[int, int]:
@@ -74,6 +78,22 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror.lower()}: {str(error.filename)!r}"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+def is_of_env(error: Exception) -> bool:
+    """Return whether an env is at fault: it broke its contract, raised, died or did not answer in time."""
+    from striderl.envs.vec_env import ContractError  # loads torch, which help does without
+    from striderl.envs.workers.errors import EnvError
+
+    return isinstance(error, (ContractError, EnvError))
+
+
+def add_way_on(error: Exception, task: str, folder: Path, steps: Sequence[int]) -> None:
+    """Note at an error of an env how it is looked into, and whether the run goes on from a checkpoint."""
+    if is_of_env(error):
+        error.add_note(f"'striderl doctor {task}' looks for what else is wrong with this env")
+        last = f"'striderl resume {folder}' goes on from step {steps[-1]:,}" if steps else "nothing was saved yet"
+        error.add_note(last)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ striderl train cartpole --seed 3 --algorithm.learning-rate 1e-3 --env.settings.m
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import math
 import shlex
@@ -22,11 +21,21 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from striderl.cli.clients import train_client
 from striderl.cli.launch import SLURM, Relaunch, base_config, submit_train
-from striderl.cli.report import report_at_end
 from striderl.cli.runs import ACCEPT_CHANGES, TRUST, check_named, find_run
-from striderl.cli.terminal import UsageError, acknowledge, complain, leave_closed_terminal, message_of, say
+from striderl.cli.seeing.report import report_at_end
+from striderl.cli.terminal import UsageError, acknowledge, add_way_on, complain, leave_closed_terminal, message_of, say
 from striderl.cli.terminal import rank_of_torchrun as rank_of_torchrun
-from striderl.cli.train_flags import JOBS, RESUME_HELP, SEEDS, TAGS, TRAIN_HELP, overridden, take, take_list
+from striderl.cli.train_flags import (
+    JOBS,
+    RESUME_HELP,
+    SEEDS,
+    TAGS,
+    TRAIN_HELP,
+    check_flags,
+    overridden,
+    take,
+    take_list,
+)
 from striderl.cli.view.command import VIEW, take_view, viewed
 from striderl.envs.clients import client_of
 from striderl.recipes.table import task_names
@@ -43,8 +52,6 @@ _log = logging.getLogger(__name__)
 _RANK_TIMEOUT = "--rank-timeout"
 OWN_FLAGS = ("--resume", "--config", "--runs", "--algorithm", "--name", SEEDS, JOBS, SLURM, _RANK_TIMEOUT)
 """What the command takes besides settings, with a value each."""
-SETTING_FLAGS = ("--seed", "--steps", "--terms")
-"""Settings whose flags look like those of the command."""
 RESUME_FLAGS = ("--trust", "--accept-changes")
 """Flags about the folder of a run, without a value."""
 RUNNER_FLAGS = ("--max-iterations", "--env", "--device")
@@ -80,7 +87,7 @@ def train(words: list[str]) -> int:
             kept = [word for flag in ("--runs", "--name") if flag in given for word in (flag, given[flag])]
             return train_client(words[0], [*words[1:], *kept], signals)
         rest, config = base_config(words, given, command="train")
-        _check_plain_flags(rest)
+        check_flags(rest, (*OWN_FLAGS, *RESUME_FLAGS))
         if SLURM in given:
             return _submitted(config, words, rest, given, tags or [])
         if SEEDS in given and "--help" not in words:
@@ -104,15 +111,6 @@ def _submitted(
         if flag in given:
             words = [*words, flag, str(Path(given[flag]).resolve()) if flag == "--config" else given[flag]]
     return submit_train(given[SLURM], config, [*words, *([TAGS, *tags] if tags else [])], given)
-
-
-def _check_plain_flags(words: list[str]) -> None:
-    """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
-    for word in words:
-        flag = word.partition("=")[0]
-        near = difflib.get_close_matches(flag, (*OWN_FLAGS, TAGS, *RESUME_FLAGS), n=1, cutoff=0.85)
-        if near and "." not in flag and flag not in SETTING_FLAGS:
-            raise UsageError(f"there is no flag {flag}. Did you mean {near[0]}?")
 
 
 def resume(words: list[str]) -> int:
@@ -203,9 +201,6 @@ def _in_main(ranks: Ranks, function: Callable[[], Result]) -> Result:
         return ranks.from_main(function)
     except ValueError as error:
         raise UsageError(message_of(error)) from error
-
-
-# -- the command line --------------------------------------------------------------------------------------------------
 
 
 def _wrapped(text: str) -> str:
@@ -472,9 +467,13 @@ def _drive(run: Run, *, asked: bool) -> int:
     say(f"{run.config.env.task} with {run.config.algorithm_name}, seed {run.config.seed}{processes}: {run.folder.path}")
     if run.config.mode == "compiled":
         say("compiling comes first: tens of seconds, with a memory minutes, in which Ctrl-C waits")
-    with viewed(run.folder.path, asked=asked and run.ranks.is_main):
-        outcome = run.drive()
     folder = run.folder.path
+    try:
+        with viewed(folder, asked=asked and run.ranks.is_main):
+            outcome = run.drive()
+    except Exception as error:
+        add_way_on(error, run.config.env.task, folder, run.store.steps())
+        raise
     if not run.ranks.is_main:
         return outcome.exit_code or int(not outcome.saved)
     report = run.folder.report if run.folder.report.exists() else None

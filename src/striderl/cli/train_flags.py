@@ -110,6 +110,17 @@ SHORT = {
     "--num-workers": "--workers.num-workers",
 }
 """Short flags for what everyone sets; --seed, --device and --name are short already."""
+ELSEWHERE = {
+    "--total-timesteps": "--steps",
+    "--timesteps": "--steps",
+    "--n-envs": "--num-envs",
+    "--max-iterations": "--plan.total-iterations",
+    "--lr": "--algorithm.learning-rate",
+    "--algorithm.lr": "--algorithm.learning-rate",
+    "--algo": "--algorithm",
+}
+"""What other libraries call a flag, for the suggestion in the error."""
+_STEPS = SHORT["--steps"]
 _SETTING = "--env.settings."
 _GIVEN = ("num_envs", "device", "first_env_index")
 """Fields of a task's config that are not settings: the run gives them."""
@@ -189,7 +200,7 @@ def _written_out(words: list[str], config: RunConfig[Any, Any]) -> list[str]:
     """Replace short flags by the settings that they stand for."""
     from striderl.training.plans import OfflinePlan
 
-    found = []
+    found, flag = list[str](), ""
     for word in words:
         name, equals, value = word.partition("=")
         if name == "--steps" and isinstance(config.plan, OfflinePlan):
@@ -197,8 +208,31 @@ def _written_out(words: list[str], config: RunConfig[Any, Any]) -> list[str]:
                 f"{config.algorithm_name} takes no steps in an env; its length is --plan.total-iterations, of "
                 f"{config.plan.num_updates_per_iteration} gradient steps each"
             )
-        found.append(f"{SHORT.get(name, name)}{equals}{value}")
+        if word.startswith("--"):
+            name = SHORT.get(name.replace("_", "-"), name)
+            flag = name.replace("_", "-")
+            found.append(f"{name}{equals}{_whole_number(value) if flag == _STEPS else value}")
+        else:
+            found.append(_whole_number(word) if flag == _STEPS else word)
     return found
+
+
+def _whole_number(text: str) -> str:
+    """Return '1e6' as '1000000'; what is no whole number stays, and is refused by the parser."""
+    try:
+        return str(int(float(text))) if float(text).is_integer() and not text.isdigit() else text
+    except ValueError:
+        return text
+
+
+def check_flags(words: list[str], known: tuple[str, ...]) -> None:
+    """Raise for a flag that is nearly one of the command's own; all others are settings, and are checked later."""
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        near = get_close_matches(flag, (*known, *SHORT, TAGS), n=1, cutoff=0.85) if "." not in flag else []
+        meant = ELSEWHERE.get(flag, near[0] if near else "")
+        if meant and flag not in ("--seed", "--terms", *SHORT):
+            raise UsageError(f"there is no flag {flag}. Did you mean {meant}?")
 
 
 def take(words: list[str], *flags: str) -> tuple[list[str], dict[str, str]]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
-    from striderl.collect.actors.base import ActingPart as ActingPart
     from striderl.collect.actors.base import Actor as Actor
     from striderl.collect.actors.base import ActorOutput as ActorOutput
     from striderl.collect.actors.base import RandomActor as RandomActor
@@ -23,34 +22,12 @@ if TYPE_CHECKING:
     from striderl.collect.actors.parameter_noise import ParameterNoiseActor as ParameterNoiseActor
     from striderl.collect.actors.policy_actor import GreedyActor as GreedyActor
     from striderl.collect.actors.policy_actor import PolicyActor as PolicyActor
-    from striderl.collect.collector import Collected as Collected
     from striderl.collect.collector import Collector as Collector
     from striderl.collect.collector import CollectorConfig as CollectorConfig
-    from striderl.collect.quarantine import Fault as Fault
-    from striderl.collect.quarantine import Quarantine as Quarantine
-    from striderl.collect.samplers.samplers import AgentActor as AgentActor
-    from striderl.collect.samplers.samplers import AgentInputs as AgentInputs
-    from striderl.collect.samplers.samplers import AgentSamples as AgentSamples
-    from striderl.collect.samplers.samplers import AgentSamplesBsv as AgentSamplesBsv
-    from striderl.collect.samplers.samplers import AgentStep as AgentStep
-    from striderl.collect.samplers.samplers import AlternatingSampler as AlternatingSampler
-    from striderl.collect.samplers.samplers import BaseCollector as BaseCollector
-    from striderl.collect.samplers.samplers import BaseSampler as BaseSampler
-    from striderl.collect.samplers.samplers import BatchSpec as BatchSpec
-    from striderl.collect.samplers.samplers import CpuSampler as CpuSampler
-    from striderl.collect.samplers.samplers import EnvSamples as EnvSamples
-    from striderl.collect.samplers.samplers import EnvSpaces as EnvSpaces
-    from striderl.collect.samplers.samplers import EvalCollector as EvalCollector
-    from striderl.collect.samplers.samplers import GpuSampler as GpuSampler
-    from striderl.collect.samplers.samplers import ResetCollector as ResetCollector
     from striderl.collect.samplers.samplers import Samples as Samples
     from striderl.collect.samplers.samplers import SerialSampler as SerialSampler
     from striderl.collect.samplers.samplers import TrajInfo as TrajInfo
-    from striderl.collect.samplers.samplers import WaitResetCollector as WaitResetCollector
-    from striderl.collect.samplers.samplers import seen_by_agent as seen_by_agent
-    from striderl.collect.samplers.samplers import valid_from_done as valid_from_done
     from striderl.collect.statistics import EpisodeStatistics as EpisodeStatistics
-    from striderl.collect.surplus import Storage as Storage
     from striderl.collect.teacher import RecordedTeacher as RecordedTeacher
     from striderl.collect.teacher import Teacher as Teacher
     from striderl.collect.teacher import TeacherRouter as TeacherRouter
@@ -58,7 +35,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "actors.base": ["ActingPart", "Actor", "ActorOutput", "RandomActor", "ScriptedActor"],
+        "actors.base": ["Actor", "ActorOutput", "RandomActor", "ScriptedActor"],
         "actors.behaviours": [
             "Behaviour",
             "BehaviourActor",
@@ -71,7 +48,14 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "actors.parameter_noise": ["ParameterNoiseActor"],
         "actors.policy_actor": ["GreedyActor", "PolicyActor"],
-        "collector": ["Collected", "Collector", "CollectorConfig"],
+        "collector": ["Collector", "CollectorConfig"],
+        "samplers.samplers": ["Samples", "SerialSampler", "TrajInfo"],
+        "statistics": ["EpisodeStatistics"],
+        "teacher": ["RecordedTeacher", "Teacher", "TeacherRouter"],
+    },
+    unlisted={
+        "actors.base": ["ActingPart"],
+        "collector": ["Collected"],
         "quarantine": ["Fault", "Quarantine"],
         "samplers.samplers": [
             "AgentActor",
@@ -89,15 +73,10 @@ __getattr__, __dir__, __all__ = lazy(
             "EvalCollector",
             "GpuSampler",
             "ResetCollector",
-            "Samples",
-            "SerialSampler",
-            "TrajInfo",
             "WaitResetCollector",
             "seen_by_agent",
             "valid_from_done",
         ],
-        "statistics": ["EpisodeStatistics"],
         "surplus": ["Storage"],
-        "teacher": ["RecordedTeacher", "Teacher", "TeacherRouter"],
     },
 )

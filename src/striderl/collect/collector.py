@@ -74,10 +74,13 @@ class Collector:
         self.schedule = Schedule(env, self.config.schedule, self.config.num_groups)
         self.statistics = EpisodeStatistics(env.num_envs, env.device, self.config.window)
         self.seed = self.config.seed
-        self._groups: list[EnvGroup] = []
+        self.groups: list[EnvGroup] = []
+        """The envs, in the groups that the schedule steps; empty before the first reset."""
         self.mode = Eager()
-        self._recorder = GraphedCollector()
-        self._surplus = SurplusBuffer()
+        self.graphed = GraphedCollector()
+        """The steps as CUDA graphs, where the mode captures them."""
+        self.surplus = SurplusBuffer()
+        """Transitions that wait for the next call."""
         self._mid_episode = False
         self._call: StepsCall | None = None
         """The call of `collect(n_step=…)` in progress, or the one that did not finish."""
@@ -94,7 +97,7 @@ class Collector:
     def mode(self, mode: Mode) -> None:
         self._mode = mode
         self._compiled = compiled_acting(self.actor, mode, self.env.device)
-        for group in self._groups:
+        for group in self.groups:
             group.actor, group.compiled = self.actor, self._compiled
 
     # -- what is stored ------------------------------------------------------------------------------------------------
@@ -124,14 +127,14 @@ class Collector:
 
     def reset(self, seed: int | None = None) -> None:
         """Start new episodes in all envs; with a seed, restart all streams from it."""
-        first, groups, self._mid_episode, self._call = not self._groups, self._groups, True, None
+        first, groups, self._mid_episode, self._call = not self.groups, self.groups, True, None
         if first or seed is not None:
             self.seed = seed = self.seed if seed is None else seed
             groups = self._make_groups()
         for group, obs in zip(groups, self.schedule.reset(seed)):
             group.begin(obs)
-        self._groups = groups  # only here: after a first reset that failed, the next one is the first
-        self._surplus.clear()
+        self.groups = groups  # only here: after a first reset that failed, the next one is the first
+        self.surplus.clear()
         self._mid_episode = False
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         if first and self.config.decorrelation_steps:
@@ -139,7 +142,7 @@ class Collector:
 
     def ready(self) -> None:
         """Prepare for a step: reset before the first one, or when whole episodes were collected last."""
-        if not self._groups or self._mid_episode:
+        if not self.groups or self._mid_episode:
             self.reset()
 
     def start_from(self, obs: Obs, *, seed: int | None = None) -> None:
@@ -151,12 +154,12 @@ class Collector:
         self.schedule.give_up()
         self._call = None
         self.seed = self.seed if seed is None else seed
-        self._groups = self._make_groups()
-        for group in self._groups:
+        self.groups = self._make_groups()
+        for group in self.groups:
             rows = {name: obs[name][group.rows] for name in self.obs_spec}
             group.begin({name: rows[name] for name in self.env.obs_spec})
             group.obs = {**group.obs, **{name: rows[name] for name in group.previous}}
-        self._surplus.clear()
+        self.surplus.clear()
         self._mid_episode = False
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))
         self.statistics.spoiled.fill_(True)
@@ -164,16 +167,16 @@ class Collector:
     @property
     def current_obs(self) -> Obs:
         """The actor's next observation, [N, …] per component of `obs_spec`."""
-        if not self._groups:
+        if not self.groups:
             raise RuntimeError("there is no observation yet; call reset first")
-        return {name: torch.cat([group.obs[name] for group in self._groups]) for name in self.obs_spec}
+        return {name: torch.cat([group.obs[name] for group in self.groups]) for name in self.obs_spec}
 
     @property
     def current_state(self) -> Any:
         """The actor's memory before the next step, [N, …] each; a copy."""
-        if not self._groups:
+        if not self.groups:
             raise RuntimeError("there is no memory yet; call reset first")
-        return tree.cat([group.state for group in self._groups])
+        return tree.cat([group.state for group in self.groups])
 
     @torch.no_grad()
     def collect(
@@ -199,17 +202,17 @@ class Collector:
         quotas = None if n_episode is None else quotas_of(n_episode, self.env.num_envs)
         count = 0 if n_step is None else whole_number("n_step", n_step)
         if quotas is None and storage is not None and storage.balanced:
-            self._surplus.check_balance(count, self.env.num_envs, waiting_is_kept=not self._mid_episode)
+            self.surplus.check_balance(count, self.env.num_envs, waiting_is_kept=not self._mid_episode)
         try:
             if quotas is not None:
                 self.reset()
-                self._surplus.join(storage)
+                self.surplus.join(storage)
                 episodes, count = self._collect_episodes(quotas, storage, max_steps)
                 self._mid_episode = True
                 returns, lengths = [total for total, _ in episodes], [length for _, length in episodes]
                 return Collected(count, time.perf_counter() - started, returns, lengths, self._faults())
             self.ready()
-            self._surplus.join(storage)
+            self.surplus.join(storage)
             self._call = self._begin_steps(count, storage)
         except BaseException:  # the envs may be a step ahead of the collector
             self._mid_episode = True
@@ -234,7 +237,7 @@ class Collector:
             raise RuntimeError("no call of collect(n_step=…) was interrupted between two steps; call collect")
         started, self._mid_episode = time.perf_counter(), False
         for number in self.schedule.failed:
-            self.schedule.retry(number, self._groups[number].chosen())
+            self.schedule.retry(number, self.groups[number].chosen())
         return self._finish_call(call, started)
 
     @torch.no_grad()
@@ -246,10 +249,10 @@ class Collector:
         """
         count = whole_number("n_step", n_step)
         if storage.balanced:
-            self._surplus.check_balance(count, self.env.num_envs, waiting_is_kept=not self._mid_episode)
+            self.surplus.check_balance(count, self.env.num_envs, waiting_is_kept=not self._mid_episode)
         self.ready()
         try:
-            self._surplus.join(storage)
+            self.surplus.join(storage)
             self._call = call = self._begin_steps(count, storage)
             for number in range(len(call.rounds)):
                 self._launch_step(call, number, ahead=True)
@@ -279,7 +282,7 @@ class Collector:
         process is stepped only when the step is finished.
         """
         self.ready()
-        for number, group in enumerate(self._groups):
+        for number, group in enumerate(self.groups):
             if number in self.schedule.flying:
                 continue
             actions = group.act()
@@ -288,28 +291,28 @@ class Collector:
             except BaseException:
                 self._mid_episode = True
                 raise
-        return tree.cat([group.chosen() for group in self._groups])
+        return tree.cat([group.chosen() for group in self.groups])
 
     def _begin_steps(self, n_step: int, storage: Storage | None) -> StepsCall:
         """Return a call with none of its steps taken, or all of them where CUDA graphs are replayed."""
         num_envs, balanced = self.env.num_envs, storage is not None and storage.balanced
-        if self._recorded(n_step, storage):
+        if self.collect_graphed(n_step, storage):
             return StepsCall(n_step, storage)
-        self._recorder.let_go()
-        remaining = self._surplus.hand_over_carried(n_step, storage)
+        self.graphed.let_go()
+        remaining = self.surplus.hand_over_carried(n_step, storage)
         even = balanced or self.config.schedule != "asynchronous"
         unlaunched = -(-remaining // num_envs) * num_envs if even else remaining
-        rounds = [unlaunched // num_envs if even else n_step] * len(self._groups)
+        rounds = [unlaunched // num_envs if even else n_step] * len(self.groups)
         for number in self.schedule.flying:
             rounds[number] -= 1
-            unlaunched -= self._groups[number].env.num_envs
+            unlaunched -= self.groups[number].env.num_envs
         return StepsCall(n_step, storage, remaining, unlaunched, rounds)
 
     def _finish_call(self, call: StepsCall, started: float) -> Collected:
         """Take the remaining steps of a call, and reset the envs in quarantine or waiting."""
         try:
             self._take_steps(call)
-            faults = self._heal()
+            faults = self.heal()
         except BaseException:  # unless `resume` comes next, the envs are reset
             self._mid_episode = True
             raise
@@ -328,10 +331,10 @@ class Collector:
     def _take_step(self, call: StepsCall, *, ahead: bool = False) -> None:
         """Wait for a step, store it, and start the next one of its group."""
         number, step = self.schedule.land()
-        group = self._groups[number]
+        group = self.groups[number]
         call.whole = False  # until it is stored, the call cannot be resumed
-        transition = self._settle(group, step)
-        call.remaining = self._surplus.hand_over(transition, group.rows, call.remaining, call.storage)
+        transition = self.settle(group, step)
+        call.remaining = self.surplus.hand_over(transition, group.rows, call.remaining, call.storage)
         call.whole = True
         if not interrupt_waits():  # steps in progress are finished
             self._launch_step(call, number, ahead=ahead)
@@ -339,19 +342,19 @@ class Collector:
     def _launch_step(self, call: StepsCall, number: int, *, ahead: bool = False) -> None:
         """Start the next step of a group, if the call needs one more of it."""
         if call.rounds[number] > 0 and call.unlaunched > 0:
-            actions = self._groups[number].act()
+            actions = self.groups[number].act()
             self.schedule.launch(number, actions, ahead=ahead)
             call.rounds[number] -= 1
-            call.unlaunched -= self._groups[number].env.num_envs
+            call.unlaunched -= self.groups[number].env.num_envs
 
-    def _recorded(self, n_step: int, storage: Storage | None) -> bool:
+    def collect_graphed(self, n_step: int, storage: Storage | None) -> bool:
         """Take the steps by captured graphs, where mode, actor and storage allow it; return whether it did."""
         num_steps, rest = divmod(n_step, self.env.num_envs)
         # compiled before capture, these did not agree with eager steps on a GPU; captured as written they do
         unproved = self.mode.fuses and (self.config.wait_reset or self.config.previous_step)
-        if rest or unproved or self.config.schedule != "together" or self._surplus.num_waiting or self.schedule.busy:
+        if rest or unproved or self.config.schedule != "together" or self.surplus.num_waiting or self.schedule.busy:
             return False
-        return self._recorder.play(self.mode, self._groups[0], self.statistics, storage, num_steps)
+        return self.graphed.play(self.mode, self.groups[0], self.statistics, storage, num_steps)
 
     def _collect_episodes(
         self, quotas: list[int], storage: Storage | None, max_steps: int
@@ -363,16 +366,16 @@ class Collector:
         quota = EpisodeQuota(quotas, max_steps)
 
         def launch(number: int) -> None:
-            if quota.wants(self._groups[number].rows):
-                self.schedule.launch(number, self._groups[number].act())
+            if quota.wants(self.groups[number].rows):
+                self.schedule.launch(number, self.groups[number].act())
 
-        for number in range(len(self._groups)):
+        for number in range(len(self.groups)):
             launch(number)
         while self.schedule.busy:
             number, step = self.schedule.land()
-            group = self._groups[number]
+            group = self.groups[number]
             wanted = quota.wanted(group.rows)
-            transition = self._settle(group, step, torch.tensor(wanted, device=self.env.device))
+            transition = self.settle(group, step, torch.tensor(wanted, device=self.env.device))
             if storage is not None:
                 store_some(transition, group.rows, wanted, storage)
             quota.add(group.rows, transition, group.cut, self._faults)
@@ -382,7 +385,7 @@ class Collector:
             launch(number)
         return quota.episodes(), quota.num_steps
 
-    def _settle(self, group: EnvGroup, step: Step, counted: Tensor | None = None) -> Transition:
+    def settle(self, group: EnvGroup, step: Step, counted: Tensor | None = None) -> Transition:
         """Update the group and the statistics with a step; envs that are not `counted` are left out of the latter."""
         transition = group.settle(step)
         if group.quiet and counted is None:
@@ -417,12 +420,12 @@ class Collector:
         return groups
 
     def _faults(self) -> list[Fault]:
-        return [fault for group in self._groups for fault in group.take_faults()]
+        return [fault for group in self.groups for fault in group.take_faults()]
 
-    def _heal(self) -> list[Fault]:
+    def heal(self) -> list[Fault]:
         """Reset the envs in quarantine or waiting, and return the faults; once per call of `collect`."""
         self._found += self._faults()
-        for group in self._groups:
+        for group in self.groups:
             if bool((group.quarantine.sick | group.waiting).any()):
                 self._restart(group)
         found, self._found = self._found, []
@@ -450,15 +453,15 @@ class Collector:
         """Return the state of collection: env state, observations, actor memory, statistics, noise position."""
         if self.schedule.busy:
             raise RuntimeError("state cannot be saved while a step is under way, or has failed; collect or reset first")
-        if not self._groups:
+        if not self.groups:
             self.reset()
         return {
             "env": self._env_state(),
             "seed": self.seed,
             "mid_episode": self._mid_episode,
-            "delivery": self._surplus.state_dict(),
+            "delivery": self.surplus.state_dict(),
             "statistics": self.statistics.state_dict(),
-            "groups": [group.state_dict() for group in self._groups],
+            "groups": [group.state_dict() for group in self.groups],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -471,9 +474,9 @@ class Collector:
             self._begin_anew([int(saved["step"]) for saved in state["groups"]])
             return
         self.env.load_state_dict(state["env"])
-        for group, saved in zip(self._groups, state["groups"]):
+        for group, saved in zip(self.groups, state["groups"]):
             group.load_state_dict(saved)
-        self._surplus.load_state_dict(state.get("delivery", {}))
+        self.surplus.load_state_dict(state.get("delivery", {}))
 
     def _env_state(self) -> dict[str, Any] | None:
         """Return the env's state, or None when it has none: a resumed run then starts new episodes."""
@@ -487,7 +490,7 @@ class Collector:
 
     def _begin_anew(self, steps: list[int]) -> None:
         """Continue with new episodes, other than those of the first start, and with the next noise."""
-        for group, step, obs in zip(self._groups, steps, self.schedule.reset(self.seed + 1 + max(steps))):
+        for group, step, obs in zip(self.groups, steps, self.schedule.reset(self.seed + 1 + max(steps))):
             group.step = step
             group.begin(obs)
         self.statistics.restart(torch.ones_like(self.statistics.spoiled))

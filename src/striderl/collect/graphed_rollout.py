@@ -358,22 +358,24 @@ class GraphedCollector:
 
     def __init__(self) -> None:
         """Start without graphs."""
-        self._steps: GraphedRollout | None = None
-        self._given_up = False
+        self.rollout: GraphedRollout | None = None
+        """The captured steps, once there are some."""
+        self.given_up = False
+        """Whether steps could not be captured; they are then taken one by one."""
 
     def play(
         self, mode: Mode, group: EnvGroup, statistics: EpisodeStatistics, storage: Storage | None, num_steps: int
     ) -> bool:
         """Take the steps of all envs by captured graphs and return True, or False if they must be taken one by one."""
-        if self._given_up or not isinstance(mode, Graphed) or group.env.device.type != "cuda":
+        if self.given_up or not isinstance(mode, Graphed) or group.env.device.type != "cuda":
             return False
         if not isinstance(group.actor, GraphedActor):
             return False
         if storage is not None and not (isinstance(storage, GraphedStorage) and num_steps <= storage.room()):
             return False
-        steps = self._steps
+        steps = self.rollout
         if steps is None or steps.group is not group or steps.storage is not storage:
-            steps = self._steps = GraphedRollout(group, statistics, storage, mode)
+            steps = self.rollout = GraphedRollout(group, statistics, storage, mode)
         if not steps.is_prepared and not self.prepared(steps, strict=mode.strict):
             return False
         steps.run(num_steps)
@@ -392,14 +394,14 @@ class GraphedCollector:
                 "mode='eager'; strict=True raises instead",
                 reason,
             )
-            self._given_up, self._steps = True, None
+            self.given_up, self.rollout = True, None
             return False
         return True
 
     def let_go(self) -> None:
         """Give the group its own copies: the graphs' memory is overwritten by the next rollout."""
-        if self._steps is not None:
-            self._steps.let_go()
+        if self.rollout is not None:
+            self.rollout.let_go()
 
 
 # -- acting as one program ---------------------------------------------------------------------------------------------

@@ -153,7 +153,8 @@ class EnvGroup:
         """The last second, for the trace of a fault; on a GPU looking for one would need a sync in every step."""
         self._traces: dict[int, EnvTrace] = {}
         # on the CPU checking whether a step is quiet costs less than the work it saves; on a GPU it would need a sync
-        self._looks = env.device.type == "cpu" and not wait_reset and not previous
+        self.looks = env.device.type == "cpu" and not wait_reset and not previous
+        """Whether steps in which nothing happened are found, and take a short way."""
         self._nowhere, self._everywhere = torch.zeros_like(self.waiting), torch.ones_like(self.waiting)
         self._unchecked = True
         """Whether the form of what the env returns is still to be compared with its specs: until its first step."""
@@ -195,7 +196,7 @@ class EnvGroup:
         if self._recent is not None:
             traced = (step.obs, acted.actions, step.reward, step.terminated, step.truncated)
             self._recent.add(TracedStep(*traced, pose=self.env.pose()))
-        self.quiet = self._looks and self._is_quiet(step)
+        self.quiet = self.looks and self._is_quiet(step)
         if self.quiet:
             return self._settle_quiet(step, acted)
         valid = step.info["valid"] if "valid" in step.info else torch.ones_like(step.terminated)
@@ -317,7 +318,7 @@ class NoiseSource:
         self.env_index = env_index
         self.block = block
         self._records = mode is not None and mode.records
-        self._ahead = 1 if self._records or env_index.device.type != "cpu" else self._num_blocks()
+        self.blocks_ahead = 1 if self._records or env_index.device.type != "cpu" else self._num_blocks()
         self._first = -1
         self._drawn: list[dict[str, Tensor]] = []
         self._draw = self._block if mode is None else mode.wrap(self._block)
@@ -331,9 +332,9 @@ class NoiseSource:
         """Return the numbers of one step, [N, …] by name."""
         if not self.specs:
             return {}
-        number, position = divmod(step, self.block * self._ahead)
+        number, position = divmod(step, self.block * self.blocks_ahead)
         if number != self._first:
-            drawn = self._draw(self._numbers(number * self._ahead))
+            drawn = self._draw(self._numbers(number * self.blocks_ahead))
             steps = zip(*(value.unbind(0) for value in drawn.values()))
             self._drawn = [dict(zip(drawn, step)) for step in steps]
             self._first = number  # last: an interrupt may come in between
@@ -343,7 +344,7 @@ class NoiseSource:
         """Return the blocks from this one on; a captured graph reads its number from a tensor."""
         if self._records:
             return torch.full((), first, dtype=torch.int64, device=self.env_index.device)
-        return range(first, first + self._ahead)
+        return range(first, first + self.blocks_ahead)
 
     @torch.no_grad()
     def _block(self, number: range | Tensor) -> dict[str, Tensor]:

@@ -66,7 +66,8 @@ class Quarantine:
         self.sick = torch.zeros(num_envs, dtype=torch.bool, device=device)
         """Which envs are waiting for a reset."""
         self.first_env_index = first_env_index
-        self._on_cpu = device.type == "cpu"
+        self.on_cpu = device.type == "cpu"
+        """Whether values are read on the host, which costs a sync elsewhere."""
         self._names: tuple[str, ...] = ()
         self._notes = torch.zeros(0, num_envs, 3, dtype=torch.float64, device=device)
 
@@ -77,7 +78,7 @@ class Quarantine:
         """
         reward, terminated, truncated, valid, obs, final_obs = outcome
         outcome = outcome._replace(valid=valid & ~self.sick)
-        cheap = self._on_cpu and not any_true(self.sick)
+        cheap = self.on_cpu and not any_true(self.sick)
         if cheap and self._looks_fine(reward, obs, final_obs, terminated | truncated):
             return Healthy(reward, outcome.valid, truncated, obs, final_obs)
         watch = self.watch(noted_names(obs, final_obs))
@@ -103,7 +104,7 @@ class Quarantine:
 
         For steps without an end, on the CPU, where checking is cheap; always False elsewhere.
         """
-        return self._on_cpu and not any_true(self.sick) and self._sums_are_fine(reward, obs)
+        return self.on_cpu and not any_true(self.sick) and self._sums_are_fine(reward, obs)
 
     def check_start(self, obs: Obs, step: int) -> Obs:
         """Check observations after a reset; bad ones put their env into quarantine."""

@@ -73,10 +73,12 @@ class EpisodeStatistics:
         self.num_episodes = torch.zeros((), dtype=torch.int64, device=device)
         """Number of finished episodes so far."""
         self._num_steps = torch.zeros((), dtype=torch.int64, device=device)
-        self._quiet: dict[tuple[int, int], list[Array]] = {}
+        self.quiet_rewards: dict[tuple[int, int], list[Array]] = {}
+        """Rewards of quiet steps that are not added up yet, by the rows of their envs."""
         self._logged: dict[str, tuple[Tensor, int]] = {}
         self._device = device
-        self._on_cpu = device.type == "cpu"
+        self.on_cpu = device.type == "cpu"
+        """Whether values are read on the host, which costs a sync elsewhere."""
 
     @property
     def running_return(self) -> Tensor:
@@ -98,7 +100,7 @@ class EpisodeStatistics:
 
     def update(self, rows: slice, reward: Tensor, done: Tensor, valid: Tensor, cut: Tensor) -> None:
         """Update with one step of some envs; an episode that was `cut` is not counted, although it ended."""
-        if self._on_cpu:
+        if self.on_cpu:
             self._update_arrays(rows, reward.detach().numpy(), done.numpy(), valid.numpy(), cut.numpy())
             return
         before = self.counts()
@@ -127,19 +129,19 @@ class EpisodeStatistics:
 
     def update_quiet(self, rows: slice, reward: Tensor) -> None:
         """Update with one step on the CPU in which no episode ended and every sample is valid, as in most steps."""
-        waiting = self._quiet.setdefault((rows.start, rows.stop), [])
+        waiting = self.quiet_rewards.setdefault((rows.start, rows.stop), [])
         waiting.append(reward.detach().numpy().copy())  # the env may write its next rewards to the same place
         if len(waiting) * (rows.stop - rows.start) >= _MOST_QUIET:
             self._add_up()
 
     def _add_up(self) -> None:
         """Add up the quiet steps that wait: one after the other, so that it does not matter when."""
-        for (start, stop), rewards in self._quiet.items():
+        for (start, stop), rewards in self.quiet_rewards.items():
             total = self._running_return.numpy()[start:stop]
             total[:] = np.add.accumulate([total, *rewards], axis=0)[-1]
             self._running_length.numpy()[start:stop] += len(rewards)
             self._num_steps += len(rewards) * (stop - start)
-        self._quiet.clear()
+        self.quiet_rewards.clear()
 
     def _update_arrays(self, rows: slice, reward: Array, done: Array, valid: Array, cut: Array) -> None:
         """Do what `update` does on the CPU, where few envs cost less in numpy and only those that ended are visited."""

@@ -24,6 +24,7 @@ from torch import Tensor
 from striderl.collect.quarantine import Fault
 from striderl.data import tree
 from striderl.data.transition import Transition
+from striderl.envs.workers.errors import EnvError
 
 
 @runtime_checkable
@@ -69,7 +70,8 @@ class SurplusBuffer:
     """Stores transitions and keeps those that exceed the requested number."""
 
     def __init__(self) -> None:
-        self._carried: list[tuple[Transition, slice]] = []
+        self.carried: list[tuple[Transition, slice]] = []
+        """What waits, with the rows of its envs."""
         self._seam = True
         """Whether the next step does not follow the one that was stored last."""
         self._stored: Storage | None = None
@@ -86,7 +88,7 @@ class SurplusBuffer:
     @property
     def num_waiting(self) -> int:
         """Number of transitions waiting for the next call."""
-        return sum(int(rows.stop) - int(rows.start) for _, rows in self._carried)
+        return sum(int(rows.stop) - int(rows.start) for _, rows in self.carried)
 
     def check_balance(self, n_step: int, num_envs: int, *, waiting_is_kept: bool) -> None:
         """Raise when a balanced storage would not get the same number of steps from each env."""
@@ -105,22 +107,22 @@ class SurplusBuffer:
         """Return copies of what is waiting, and whether the next step follows what was stored."""
         waiting = [
             {"rows": [int(rows.start), int(rows.stop)], "transition": tree.copy(transition._asdict())}
-            for transition, rows in self._carried
+            for transition, rows in self.carried
         ]
         return {"waiting": waiting, "seam": self._seam}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another one, with any storage."""
         waiting, self._seam, self._stored = state.get("waiting", ()), bool(state.get("seam", False)), None
-        self._carried = [(Transition(**tree.copy(each["transition"])), slice(*each["rows"])) for each in waiting]
+        self.carried = [(Transition(**tree.copy(each["transition"])), slice(*each["rows"])) for each in waiting]
 
     def clear(self) -> None:
         """Drop what is waiting: the envs are reset."""
-        self._carried, self._seam = [], True
+        self.carried, self._seam = [], True
 
     def hand_over_carried(self, wanted: int, storage: Storage | None) -> int:
         """Store what is waiting, oldest first; return how many are still wanted."""
-        carried, self._carried = self._carried, []
+        carried, self.carried = self.carried, []
         for transition, rows in carried:
             wanted = self.hand_over(transition, rows, wanted, storage)
         return wanted
@@ -130,7 +132,7 @@ class SurplusBuffer:
         start, stop = int(rows.start), int(rows.stop)
         taken = min(stop - start, wanted)
         if taken < stop - start:
-            self._carried.append((transition.rows(slice(taken, stop - start)), slice(start + taken, stop)))
+            self.carried.append((transition.rows(slice(taken, stop - start)), slice(start + taken, stop)))
         if taken and storage is not None:
             part = transition if taken == stop - start else transition.rows(slice(0, taken))
             storage.add(part, slice(start, start + taken))
@@ -208,7 +210,7 @@ class EpisodeQuota:
             self._spoiled_in_a_row[row] += 1
             if self._spoiled_in_a_row[row] > MAX_SPOILED:
                 found = "; ".join(str(fault) for fault in faults()[:3]) or "samples were marked not valid"
-                raise RuntimeError(f"env {row} spoiled {MAX_SPOILED} episodes in a row, none can be counted: {found}")
+                raise EnvError(f"env {row} spoiled {MAX_SPOILED} episodes in a row, none can be counted: {found}")
         elif owes:
             self._finished[row].append(self._running[row])
             self._spoiled_in_a_row[row] = 0

@@ -1,7 +1,8 @@
-"""The module paths of rlpyt and Tianshou, below the facades: a program's imports change by their first word alone.
+"""The module paths of rlpyt, Tianshou and st_rl, below the facades: imports of a program change by their first word.
 
     from rlpyt.algos.dqn.dqn import DQN        from striderl.compat.rlpyt.algos.dqn.dqn import DQN
     from tianshou.trainer import onpolicy_…    from striderl.compat.tianshou.trainer import onpolicy_…
+    from st_rl.algorithms.tppo import TPPO     from striderl.compat.st_rl.algorithms.tppo import TPPO
 
     import striderl.compat.rlpyt.algos.dqn.dqn  ─▶  OriginalPaths: RLPYT["algos.dqn.dqn"]  ─▶  names of q_algorithms.py
                                                         └─ "OptInfo" there is DqnOptInfo here
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -27,7 +28,7 @@ class Names:
     """Where the names of one of their modules are."""
 
     modules: tuple[str, ...]
-    """Our modules, below the facade, in which a name is looked for in this order."""
+    """Our modules in which a name is looked for in this order: below the facade, or with their full path."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Their names that are others here."""
 
@@ -203,6 +204,54 @@ TIANSHOU: dict[str, Names | str] = {
 }
 """Tianshou 0.3's modules."""
 
+_UTILS = names(
+    "modules", "encoders", "striderl.ops.trajectories", "striderl.training.rsl_rl.reporting", "striderl.data.buffers"
+)
+
+ST_RL: dict[str, Names | str] = {
+    "algorithms.appo": names("relatives"),
+    "algorithms.atppo": names("relatives"),
+    "algorithms.estimator": names("relatives"),
+    "algorithms.ppo": names("algorithms"),
+    "algorithms.tppo": names("relatives"),
+    "datasets.dagger_saver": names("recordings"),
+    "datasets.motion_loader": names("striderl.datasets.motion.amp_loader"),
+    "env": names("striderl.compat.rsl_rl.env.vec_env"),
+    "env.vec_env": names("striderl.compat.rsl_rl.env.vec_env"),
+    "modules.actor_critic": names("modules"),
+    "modules.actor_critic_field_mutex": names("striderl.policies"),
+    "modules.actor_critic_mutex": names("striderl.policies"),
+    "modules.actor_critic_recurrent": names("modules"),
+    "modules.all_mixer": names("estimators"),
+    "modules.conv2d": names("striderl.compat.rlpyt.models"),
+    "modules.deterministic_policy": names("modules"),
+    "modules.encoder_actor_critic": names("encoders"),
+    "modules.normalizer": names("normalizers"),
+    "modules.state_estimator": names("estimators"),
+    "modules.visual_actor_critic": names("encoders"),
+    "runners.amp_policy_runner": names("runners"),
+    "runners.dagger_saver": names("recordings", "striderl.recording"),
+    "runners.demonstration": names("striderl.recording"),
+    "runners.on_policy_runner": names("runners"),
+    "runners.two_stage_runner": names("runners"),
+    "storage.rollout_files.rollout_dataset": names("striderl.datasets"),
+    "storage.rollout_storage": names("storage"),
+    "utils": _UTILS,
+    "utils.buffer": names("striderl.data.buffers"),
+    "utils.ckpt_manipulator": names("striderl.policies.transfer.parts"),
+    "utils.collections": names("striderl.data.named_tuples"),
+    "utils.data_compresser": names("striderl.datasets.trajectories.codecs"),
+    "utils.utils": _UTILS,
+}
+"""The modules of st_rl, and of the rsl_rl of parkour and generation 1, whose files have the same names."""
+
+ST_RL_FURTHER = {
+    "algorithms": names("relatives"),
+    "modules": names("encoders", "estimators", "normalizers", "striderl.policies", "striderl.training"),
+    "runners": names("recordings", "striderl.recording", "striderl.training"),
+}
+"""Names of three packages of theirs that are no names of our modules of the same path."""
+
 
 class OriginalPaths:
     """Finder and loader of the paths below one facade; those that others lie below are packages."""
@@ -247,18 +296,23 @@ class OriginalPaths:
             module.__dict__["__getattr__"] = self._lookup(below, home)
 
     def _lookup(self, below: str, home: Names) -> Any:
-        def getattr_(name: str) -> Any:
-            ours = [importlib.import_module(f"{self.facade}.{module}") for module in home.modules]
-            for module in ours:
-                found = home.renamed.get(name, name)
-                if hasattr(module, found) and not name.startswith("__"):
-                    return getattr(module, found)
-            raise AttributeError(
-                f"module {self.facade}.{below} has no {name!r}; its names are those of "
-                f"{', '.join(module.__name__ for module in ours)}"
-            )
+        return further_names(self.facade, below, home)
 
-        return getattr_
+
+def further_names(facade: str, below: str, home: Names) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module below a facade: it looks names up in these homes."""
+
+    def getattr_(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {facade}.{below} has no {name!r}")
+        paths = [each if each.startswith("striderl.") else f"{facade}.{each}" for each in home.modules]
+        for module in map(importlib.import_module, paths):
+            found = home.renamed.get(name, name)
+            if hasattr(module, found):
+                return getattr(module, found)
+        raise AttributeError(f"module {facade}.{below} has no {name!r}; its names are those of {', '.join(paths)}")
+
+    return getattr_
 
 
 def install(facade: str, paths: Mapping[str, Names | str]) -> None:

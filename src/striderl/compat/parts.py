@@ -313,7 +313,7 @@ def gradient_steps(algorithm: OnPolicy, prepared: Any, generator: torch.Generato
     algorithm.updater.attach()
     for minibatch in algorithm.minibatches(prepared, generator):
         # what a step is made of is the algorithm's own; the same functions each time, so that they are compiled once
-        yield algorithm.updater.step(algorithm.compute_losses, minibatch, algorithm._rule)
+        yield algorithm.updater.step(algorithm.compute_losses, minibatch, algorithm.step_rule)
     algorithm.after_update(prepared)
 
 

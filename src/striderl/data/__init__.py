@@ -17,27 +17,12 @@ if TYPE_CHECKING:
     from striderl.data.arena import Placement as Placement
     from striderl.data.batch import Batch as Batch
     from striderl.data.buffers import buffer_from_example as buffer_from_example
-    from striderl.data.buffers import buffer_func as buffer_func
-    from striderl.data.buffers import buffer_method as buffer_method
-    from striderl.data.buffers import buffer_to as buffer_to
-    from striderl.data.buffers import get_leading_dims as get_leading_dims
-    from striderl.data.buffers import numpify_buffer as numpify_buffer
     from striderl.data.buffers import torchify_buffer as torchify_buffer
-    from striderl.data.memory import SharedBlock as SharedBlock
-    from striderl.data.memory import shared_array as shared_array
-    from striderl.data.named_tuples import NamedArrayTuple as NamedArrayTuple
     from striderl.data.named_tuples import NamedArrayTupleSchema as NamedArrayTupleSchema
-    from striderl.data.named_tuples import NamedArrayTupleSchema_like as NamedArrayTupleSchema_like
     from striderl.data.named_tuples import NamedTuple as NamedTuple
-    from striderl.data.named_tuples import NamedTupleSchema as NamedTupleSchema
-    from striderl.data.named_tuples import is_namedarraytuple as is_namedarraytuple
-    from striderl.data.named_tuples import is_namedarraytuple_class as is_namedarraytuple_class
-    from striderl.data.named_tuples import is_namedtuple as is_namedtuple
     from striderl.data.named_tuples import namedarraytuple as namedarraytuple
-    from striderl.data.named_tuples import namedarraytuple_like as namedarraytuple_like
     from striderl.data.noise import NoiseSpec as NoiseSpec
     from striderl.data.noise import draw as draw
-    from striderl.data.noise import draw_all as draw_all
     from striderl.data.specs import ComponentSpec as ComponentSpec
     from striderl.data.specs import ObsSpec as ObsSpec
     from striderl.data.specs import TensorSpec as TensorSpec
@@ -55,29 +40,23 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "arena": ["Arena", "Placement"],
         "batch": ["Batch"],
-        "buffers": [
-            "buffer_from_example",
-            "buffer_func",
-            "buffer_method",
-            "buffer_to",
-            "get_leading_dims",
-            "numpify_buffer",
-            "torchify_buffer",
-        ],
+        "buffers": ["buffer_from_example", "torchify_buffer"],
+        "named_tuples": ["NamedArrayTupleSchema", "NamedTuple", "namedarraytuple"],
+        "noise": ["NoiseSpec", "draw"],
+        "specs": ["ComponentSpec", "ObsSpec", "TensorSpec"],
+    },
+    unlisted={
+        "buffers": ["buffer_func", "buffer_method", "buffer_to", "get_leading_dims", "numpify_buffer"],
         "memory": ["SharedBlock", "shared_array"],
         "named_tuples": [
             "NamedArrayTuple",
-            "NamedArrayTupleSchema",
             "NamedArrayTupleSchema_like",
-            "NamedTuple",
             "NamedTupleSchema",
             "is_namedarraytuple",
             "is_namedarraytuple_class",
             "is_namedtuple",
-            "namedarraytuple",
             "namedarraytuple_like",
         ],
-        "noise": ["NoiseSpec", "draw", "draw_all"],
-        "specs": ["ComponentSpec", "ObsSpec", "TensorSpec"],
+        "noise": ["draw_all"],
     },
 )

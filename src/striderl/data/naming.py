@@ -9,8 +9,9 @@ from pathlib import Path
 
 def suggestion(name: str, choices: Iterable[str]) -> str:
     """Return "Did you mean 'x'? " for the nearest choice, or an empty string when nothing is near."""
-    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
-    return f"Did you mean {near[0]!r}? " if near else ""
+    by_lower = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"Did you mean {by_lower[near[0]]!r}? " if near else ""
 
 
 def unknown(kind: str, name: str, choices: Iterable[str], *, where: str) -> str:

@@ -31,24 +31,24 @@ class Registry:
         """Take the kind, in the plural, and the built-in names with the place of each, 'module:name'."""
         self.kind = kind
         self._lines = dict(lines)
-        self._registered: dict[str, Any] = {}
+        self.registered: dict[str, Any] = {}
 
     def names(self) -> tuple[str, ...]:
         """Return every name: built-in, registered in this process, declared by installed packages."""
-        return tuple(dict.fromkeys([*self._lines, *self._registered, *self._entry_points()]))
+        return tuple(dict.fromkeys([*self._lines, *self.registered, *self._entry_points()]))
 
     def register(self, name: str, part: Any) -> None:
         """Give a part, an object or 'module:name', a name; one that another part has raises."""
         if not re.fullmatch(r"[A-Za-z_][\w.\-]*", name):
             raise ValueError(f"a name in {self.kind} has letters, digits, '_', '.' and '-', found {name!r}")
-        known = self._registered.get(name, self._lines.get(name))
+        known = self.registered.get(name, self._lines.get(name))
         if known is not None and known is not part and known != part:
             raise ValueError(f"{self.kind} has a {name!r} already: {known!r}; choose another name")
-        self._registered[name] = part
+        self.registered[name] = part
 
     def get(self, name: str) -> Any:
         """Return the part of a name, or of 'module:name'; KeyError with a suggestion for an unknown one."""
-        found = self._registered.get(name, self._lines.get(name))
+        found = self.registered.get(name, self._lines.get(name))
         if found is None:
             points = self._entry_points()
             if name in points:
@@ -59,10 +59,16 @@ class Registry:
             found = name
         return load_reference(found) if isinstance(found, str) else found
 
+    def spelled(self, name: str) -> str:
+        """Return the name of this table that differs in case, '_' and '-' alone: 'PPO', 'FastTD3', 'td3-bc'."""
+        names = self.names()
+        alike = [each for each in names if _letters(each) == _letters(name)]
+        return alike[0] if name not in names and len(alike) == 1 else name
+
     def name_of(self, part: Any) -> str:
         """Return the name of a part, or 'module:name' where it has none; lines are not imported for this."""
         place = f"{part.__module__}:{part.__qualname__}"
-        for name, known in {**self._lines, **self._registered}.items():
+        for name, known in {**self._lines, **self.registered}.items():
             if known is part or known == place:
                 return name
         return place
@@ -79,6 +85,10 @@ class Registry:
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {point.name: point for point in importlib.metadata.entry_points(group=f"striderl.{self.kind}")}
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def is_reference(text: str) -> bool:
@@ -133,6 +143,11 @@ OBJECT = "object:"
 def full_name(task: str) -> str:
     """Return the name of a task as runs store it: an id of Gymnasium gets its 'gymnasium:'."""
     return f"{GYMNASIUM}{task}" if re.fullmatch(r"[\w./-]+-v\d+", task) and task not in ENVS.names() else task
+
+
+def folder_name(task: str) -> str:
+    """Return the name of the folder of a task's runs: without what a shell reads as its own."""
+    return re.sub(r"[^\w.-]+", "_", task).rstrip("_")
 
 
 ALGORITHMS = Registry(

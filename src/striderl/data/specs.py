@@ -245,10 +245,6 @@ class ObsSpec(Mapping[str, ComponentSpec]):
             raise ValueError(f"components {both} are in both specs; rename one side")
         return ObsSpec({**self.components, **other.components})
 
-    def regrouped(self, group: str) -> ObsSpec:
-        """Return the same components, all in one group."""
-        return ObsSpec({name: replace(component, group=group) for name, component in self.components.items()})
-
     def slices(self) -> dict[str, slice]:
         """Return where each component lies in the flat vector."""
         result, start = {}, 0

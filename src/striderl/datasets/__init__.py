@@ -14,21 +14,17 @@ if TYPE_CHECKING:
     from striderl.datasets.motion.clip import ClipField as ClipField
     from striderl.datasets.motion.clip import MotionClip as MotionClip
     from striderl.datasets.motion.clip import left_right as left_right
-    from striderl.datasets.motion.clip import standard_fields as standard_fields
     from striderl.datasets.motion.clip_files import NpzLayout as NpzLayout
     from striderl.datasets.motion.clip_files import import_npz_clip as import_npz_clip
     from striderl.datasets.motion.clip_files import load_clip as load_clip
     from striderl.datasets.motion.clip_files import save_clip as save_clip
     from striderl.datasets.motion.gait import Gait as Gait
     from striderl.datasets.motion.gait import clip_contacts as clip_contacts
-    from striderl.datasets.motion.gait import contacts_from_heights as contacts_from_heights
-    from striderl.datasets.motion.gait import foot_heights as foot_heights
     from striderl.datasets.motion.gait import measure_gait as measure_gait
     from striderl.datasets.motion.json_clips import JsonLayout as JsonLayout
     from striderl.datasets.motion.json_clips import export_json_clip as export_json_clip
     from striderl.datasets.motion.json_clips import import_json_clip as import_json_clip
     from striderl.datasets.offline import all_steps as all_steps
-    from striderl.datasets.offline import dataset_about as dataset_about
     from striderl.datasets.offline import load_dataset as load_dataset
     from striderl.datasets.offline import replay_of as replay_of
     from striderl.datasets.offline import save_dataset as save_dataset
@@ -41,19 +37,13 @@ if TYPE_CHECKING:
     from striderl.datasets.readers.episodes import store_episodes as store_episodes
     from striderl.datasets.readers.lerobot import LeRobotReader as LeRobotReader
     from striderl.datasets.readers.minari import MinariReader as MinariReader
-    from striderl.datasets.readers.old_pickles import Imported as Imported
     from striderl.datasets.readers.old_pickles import import_old_trajectories as import_old_trajectories
-    from striderl.datasets.trajectories.codecs import CODECS as CODECS
-    from striderl.datasets.trajectories.codecs import Codec as Codec
     from striderl.datasets.trajectories.codecs import compress_normalized_image as compress_normalized_image
-    from striderl.datasets.trajectories.codecs import decompress_normalized_image as decompress_normalized_image
-    from striderl.datasets.trajectories.spec import TrajectoryColumn as TrajectoryColumn
     from striderl.datasets.trajectories.spec import TrajectoryCorrupt as TrajectoryCorrupt
     from striderl.datasets.trajectories.spec import TrajectoryError as TrajectoryError
     from striderl.datasets.trajectories.spec import TrajectoryMismatch as TrajectoryMismatch
     from striderl.datasets.trajectories.spec import TrajectoryMissing as TrajectoryMissing
     from striderl.datasets.trajectories.spec import TrajectoryRefused as TrajectoryRefused
-    from striderl.datasets.trajectories.spec import TrajectorySpec as TrajectorySpec
     from striderl.datasets.trajectories.spec import TrajectoryTimeout as TrajectoryTimeout
     from striderl.datasets.trajectories.spec import TrajectoryVersion as TrajectoryVersion
     from striderl.datasets.trajectories.store import TrajectoryStore as TrajectoryStore
@@ -63,30 +53,36 @@ __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "motion.amp_loader": ["AMPLoader", "AMPLoaderConfig", "with_fields"],
-        "motion.clip": ["ClipError", "ClipField", "MotionClip", "left_right", "standard_fields"],
+        "motion.clip": ["ClipError", "ClipField", "MotionClip", "left_right"],
         "motion.clip_files": ["NpzLayout", "import_npz_clip", "load_clip", "save_clip"],
-        "motion.gait": ["Gait", "clip_contacts", "contacts_from_heights", "foot_heights", "measure_gait"],
+        "motion.gait": ["Gait", "clip_contacts", "measure_gait"],
         "motion.json_clips": ["JsonLayout", "export_json_clip", "import_json_clip"],
-        "offline": ["all_steps", "dataset_about", "load_dataset", "replay_of", "save_dataset"],
+        "offline": ["all_steps", "load_dataset", "replay_of", "save_dataset"],
         "playback.base": ["DatasetOver", "RolloutFileBase"],
         "playback.dataset": ["RolloutDataset"],
         "readers.episodes": ["Episode", "EpisodeSource", "replay_of_episodes", "store_episodes"],
         "readers.lerobot": ["LeRobotReader"],
         "readers.minari": ["MinariReader"],
-        "readers.old_pickles": ["Imported", "import_old_trajectories"],
-        "trajectories.codecs": ["CODECS", "Codec", "compress_normalized_image", "decompress_normalized_image"],
+        "readers.old_pickles": ["import_old_trajectories"],
+        "trajectories.codecs": ["compress_normalized_image"],
         "trajectories.spec": [
-            "TrajectoryColumn",
             "TrajectoryCorrupt",
             "TrajectoryError",
             "TrajectoryMismatch",
             "TrajectoryMissing",
             "TrajectoryRefused",
-            "TrajectorySpec",
             "TrajectoryTimeout",
             "TrajectoryVersion",
         ],
         "trajectories.store": ["TrajectoryStore"],
         "trajectories.writer": ["TrajectoryWriter"],
+    },
+    unlisted={
+        "motion.clip": ["standard_fields"],
+        "motion.gait": ["contacts_from_heights", "foot_heights"],
+        "offline": ["dataset_about"],
+        "readers.old_pickles": ["Imported"],
+        "trajectories.codecs": ["CODECS", "Codec", "decompress_normalized_image"],
+        "trajectories.spec": ["TrajectoryColumn", "TrajectorySpec"],
     },
 )

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from striderl.envs.rsl_rl.env import RslRlEnv as RslRlEnv
     from striderl.envs.tasks import TASKS as TASKS
     from striderl.envs.tasks import make as make
-    from striderl.envs.vec_env import AsyncVecEnv as AsyncVecEnv
     from striderl.envs.vec_env import ContractError as ContractError
     from striderl.envs.vec_env import StateUnsupportedError as StateUnsupportedError
     from striderl.envs.vec_env import Step as Step
@@ -30,7 +29,10 @@ __getattr__, __dir__, __all__ = lazy(
         "on_device": ["OnDevice"],
         "rsl_rl.env": ["RslRlEnv"],
         "tasks": ["TASKS", "make"],
-        "vec_env": ["AsyncVecEnv", "ContractError", "StateUnsupportedError", "Step", "VecEnv"],
+        "vec_env": ["ContractError", "StateUnsupportedError", "Step", "VecEnv"],
         "workers.pool": ["WorkerConfig"],
+    },
+    unlisted={
+        "vec_env": ["AsyncVecEnv"],
     },
 )

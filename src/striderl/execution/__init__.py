@@ -8,32 +8,21 @@ from striderl._lazy import lazy
 
 if TYPE_CHECKING:
     from striderl.execution.capture import CaptureError as CaptureError
-    from striderl.execution.capture import CaptureReport as CaptureReport
-    from striderl.execution.capture import check_capture as check_capture
     from striderl.execution.modes import ExecutionConfig as ExecutionConfig
     from striderl.execution.parameter_groups import GroupConfig as GroupConfig
     from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
-    from striderl.execution.updater import UpdateProgress as UpdateProgress
     from striderl.execution.updater import Updater as Updater
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "capture": [
-            "CaptureError",
-            "CaptureReport",
-            "check_capture",
-        ],
-        "modes": [
-            "ExecutionConfig",
-        ],
-        "parameter_groups": [
-            "GroupConfig",
-            "ParameterGroup",
-        ],
-        "updater": [
-            "UpdateProgress",
-            "Updater",
-        ],
+        "capture": ["CaptureError"],
+        "modes": ["ExecutionConfig"],
+        "parameter_groups": ["GroupConfig", "ParameterGroup"],
+        "updater": ["Updater"],
+    },
+    unlisted={
+        "capture": ["CaptureReport", "check_capture"],
+        "updater": ["UpdateProgress"],
     },
 )

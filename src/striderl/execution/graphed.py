@@ -155,13 +155,13 @@ class Graphs:
 
     def __init__(self) -> None:
         """Start without graphs."""
-        self._recordings: dict[Any, dict[Signature, CapturedGraph]] = {}
-        self._held: dict[Any, Any] = {}
+        self.graphs_by_key: dict[Any, dict[Signature, CapturedGraph]] = {}
+        self.held: dict[Any, Any] = {}
         self._pool: Any = None
 
     def clear(self) -> None:
         """Drop all graphs; columns stay at their addresses."""
-        self._recordings.clear()
+        self.graphs_by_key.clear()
 
     def record(
         self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], in_place: bool = False
@@ -170,7 +170,7 @@ class Graphs:
 
         `prepare` runs before capture, twice, so that libraries allocate what they need; it must not change any state.
         """
-        found = self._recordings.setdefault(key, {})
+        found = self.graphs_by_key.setdefault(key, {})
         shapes = signature(inputs)
         if shapes not in found:
             self._make_room(key)
@@ -188,14 +188,14 @@ class Graphs:
 
     def _make_room(self, key: Any) -> None:
         """Drop the oldest graphs of this key, and those of the oldest other keys, until one more may come."""
-        found = self._recordings[key]
+        found = self.graphs_by_key[key]
         while len(found) >= MOST:
             found.pop(next(iter(found)))
-        number = sum(len(each) for each in self._recordings.values())
-        for other in [each for each in self._recordings if each != key]:
+        number = sum(len(each) for each in self.graphs_by_key.values())
+        for other in [each for each in self.graphs_by_key if each != key]:
             if number < MOST_IN_ALL:
                 break
-            number -= len(self._recordings.pop(other))
+            number -= len(self.graphs_by_key.pop(other))
 
     @torch.no_grad()
     def play(
@@ -221,16 +221,16 @@ class Graphs:
         kept = {name: value for name, value in columns.items() if name in lasting}
         moving = {name: value for name, value in columns.items() if name not in lasting}
         place = (key, signature(moving))
-        if place in self._held:
-            leaves = (tree.leaves(self._held[place]), tree.leaves(moving))
+        if place in self.held:
+            leaves = (tree.leaves(self.held[place]), tree.leaves(moving))
             pairs = [pair for pair in zip(*leaves) if isinstance(pair[0], Tensor)]
             if pairs:
                 torch._foreach_copy_([one for one, _ in pairs], [other for _, other in pairs])
         else:
-            while len(self._held) >= MOST:
-                self._held.pop(next(iter(self._held)))
-            self._held[place] = tree.map(_copied, moving)
-        held = {**self._held[place], **kept}
+            while len(self.held) >= MOST:
+                self.held.pop(next(iter(self.held)))
+            self.held[place] = tree.map(_copied, moving)
+        held = {**self.held[place], **kept}
         return {name: held[name] for name in columns}
 
 

@@ -167,15 +167,15 @@ class Compiled(Mode):
         self.fallback: str = ""
         """Why everything runs eagerly; empty while it does not."""
         self._eager = Eager()
-        self._programs: dict[Function, Callable[[Any], Evaluated]] = {}
+        self.programs: dict[Function, Callable[[Any], Evaluated]] = {}
 
     def run(self, function: Function, minibatch: Any, backward: Callable[[Tensor], None]) -> Evaluated:
         """Go forward and backward in compiled code; the same function must be given each time, not a copy of it."""
         if self.fallback or as_written(function):
             return self._eager.run(function, minibatch, backward)
-        program = self._programs.get(function)
+        program = self.programs.get(function)
         if program is None:
-            program = self._programs[function] = _compiled_losses(function, self.backend, merged=self.records)
+            program = self.programs[function] = _compiled_losses(function, self.backend, merged=self.records)
         try:
             found = program(minibatch)
             backward(found.total)

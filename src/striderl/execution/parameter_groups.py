@@ -118,10 +118,10 @@ class ParameterGroup:
         self.num_skipped = torch.zeros((), dtype=torch.int64, device=device)
         """Number of steps skipped because the gradient was not finite."""
         self._first = torch.zeros_like(self.flat.flat)
-        self._second = torch.zeros_like(self.flat.flat)
+        self.second_moment = torch.zeros_like(self.flat.flat)
         self._count = torch.zeros((), dtype=torch.float32, device=device)
         # on the CPU checking the norm costs less than the work that it saves; on a GPU it would need a sync
-        self._looks = (
+        self.looks = (
             config.optimizer in ("Adam", "AdamW") and device.type == "cpu" and self.flat.flat.dtype is torch.float32
         )
         self._written_out = False
@@ -136,7 +136,7 @@ class ParameterGroup:
     def changing(self) -> tuple[Tensor, ...]:
         """Return every tensor that a step changes, where it lies."""
         flat = self.flat
-        return flat.flat, flat.grad, self._first, self._second, self._count, self.num_skipped, self.learning_rate
+        return flat.flat, flat.grad, self._first, self.second_moment, self._count, self.num_skipped, self.learning_rate
 
     def _adam_in_place(
         self,
@@ -203,7 +203,7 @@ class ParameterGroup:
             return self._adam_in_place(*self.changing())
         grad = self.flat.grad
         norm: Tensor = torch.linalg.vector_norm(grad)
-        if self._looks:
+        if self.looks:
             self._step_looking(grad, norm)
             return norm
         # squared, as the optimiser will: the norm of a single number does not overflow, its second moment would
@@ -238,7 +238,7 @@ class ParameterGroup:
             [self.flat.flat],
             [grad],
             [self._first],
-            [self._second],
+            [self.second_moment],
             [],
             [count],
             lr=self.learning_rate,
@@ -258,9 +258,9 @@ class ParameterGroup:
             return
         decayed = grad + config.weight_decay * flat
         if config.optimizer == "RMSprop":
-            second = 0.99 * self._second + 0.01 * decayed.square()
+            second = 0.99 * self.second_moment + 0.01 * decayed.square()
             decayed = decayed / (second.sqrt() + config.eps)
-            self._second.copy_(torch.where(broken, self._second, second))
+            self.second_moment.copy_(torch.where(broken, self.second_moment, second))
         flat.copy_(torch.where(broken, flat, flat - self.learning_rate * decayed))
         self._count.add_(~broken)
 
@@ -268,7 +268,7 @@ class ParameterGroup:
         """Return moments, step count, learning rate and the count of skipped steps."""
         return {
             "first": self._first.clone(),
-            "second": self._second.clone(),
+            "second": self.second_moment.clone(),
             "count": self._count.clone(),
             "learning_rate": self.learning_rate.clone(),
             "num_skipped": self.num_skipped.clone(),
@@ -281,7 +281,7 @@ class ParameterGroup:
                 f"the saved optimiser has {state['first'].numel()} parameters, this group {self._first.numel()}"
             )
         self._first.copy_(state["first"])
-        self._second.copy_(state["second"])
+        self.second_moment.copy_(state["second"])
         self._count.copy_(state["count"])
         self.learning_rate.copy_(state["learning_rate"])
         self.num_skipped.copy_(state["num_skipped"])

@@ -25,10 +25,7 @@ Forward and backward as one compiled program, without autograd while it runs: fo
     run            [leaves of the minibatch, parameters, …] ─▶ compiled graph ─▶ metrics [K], gradient block per group
 
 `torch.compile` makes two programs with autograd between them, and checks a lot at each call: of a millisecond that a
-step of a small Q-network takes, half is spent on that. Requirements: as above.
-
-The first result, and one of every thousand after it, is compared with the function as it is written; a program that
-does not agree is not used any more.
+step of a small Q-network takes, half is spent on that. Requirements and comparisons: as above.
 """
 
 from __future__ import annotations
@@ -66,6 +63,10 @@ class RefusedError(RuntimeError):
     """The log level: results are right, only slower."""
 
 
+class ReadsValueError(RefusedError):
+    """A function that reads the value of a tensor, as a memory over windows with resets does: it runs as written."""
+
+
 class StaleError(RefusedError):
     """A program that has begun to differ from its function: earlier results may have been wrong too."""
 
@@ -101,7 +102,8 @@ class Trace:
 
 
 def _refused(error: Exception) -> RefusedError:
-    return RefusedError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    kind = ReadsValueError if isinstance(error, ReadsValueError) else RefusedError
+    return kind(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
 class Program:
@@ -169,7 +171,7 @@ class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
-            raise RefusedError("it asks for the value of a tensor")
+            raise ReadsValueError("it asks for the value of a tensor")
         return func(*args, **(kwargs or {}))
 
 
@@ -416,9 +418,6 @@ def _leaves(value: Any) -> tuple[Tensor, ...]:
 
 
 # -- with gradients ----------------------------------------------------------------------------------------------------
-
-
-__all__ = ["CHECK_EVERY", "MOST", "JointPrograms", "RefusedError"]
 
 
 class JointPrograms:

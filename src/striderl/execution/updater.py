@@ -34,12 +34,12 @@ from torch import Tensor
 
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
 from striderl.execution.graphed import addresses
-from striderl.execution.modes import Eager, Evaluated, ExecutionConfig, Function, evaluated, mode_of
+from striderl.execution.modes import Eager, Evaluated, ExecutionConfig, Function, Mode, evaluated, mode_of
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
 from striderl.execution.parameter_groups import gradients_of
-from striderl.execution.traced import JointPrograms, RefusedError
+from striderl.execution.traced import JointPrograms, ReadsValueError, RefusedError
 from striderl.ops.moments import AllReduce, current_all_reduce, pooled
 
 _log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Updater:
         self._joint = (
             JointPrograms(self.groups, switch=self.mode.switch) if device.type == "cpu" and reduce is None else None
         )
-        self._refused: set[Function] = set()
+        self._refused: dict[Function, Mode] = {}
         self._norm_names = tuple("grad_norm" if name == "policy" else f"{name}_grad_norm" for name in self.groups)
         owner: dict[int, str] = {}
         for name, group in self.groups.items():
@@ -244,10 +244,14 @@ class Updater:
             try:
                 if (found := self._joint.run(function, minibatch)) is not None:
                     return found
+            except ReadsValueError as refusal:
+                # torch's compiler would cut the function there, and put a loop over cells in the place of a memory
+                _log.info("forward and backward run as they are written: %s", refusal)
+                self._refused[function] = Eager()
             except RefusedError as refusal:
                 _log.log(refusal.level, "forward and backward are compiled apart: %s", refusal)
-                self._refused.add(function)
-        return self.mode.run(function, minibatch, self._backward)
+                self._refused[function] = self.mode
+        return self._refused.get(function, self.mode).run(function, minibatch, self._backward)
 
     def _try_out(self, function: Function, minibatch: Any, rule: Rule | None) -> None:
         """Take a step and undo it, so that everything is compiled and allocated."""

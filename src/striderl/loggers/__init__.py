@@ -10,17 +10,11 @@ if TYPE_CHECKING:
     from striderl.loggers.console_logger import ConsoleLogger as ConsoleLogger
     from striderl.loggers.file_loggers import CsvLogger as CsvLogger
     from striderl.loggers.file_loggers import JsonlLogger as JsonlLogger
-    from striderl.loggers.guarded import GuardConfig as GuardConfig
-    from striderl.loggers.guarded import Guarded as Guarded
     from striderl.loggers.guarded import guard_all as guard_all
     from striderl.loggers.logger import Logger as Logger
-    from striderl.loggers.plots import RunGroup as RunGroup
-    from striderl.loggers.plots import RunMetrics as RunMetrics
     from striderl.loggers.plots import group_runs as group_runs
     from striderl.loggers.plots import plot_runs as plot_runs
     from striderl.loggers.plots import read_metrics as read_metrics
-    from striderl.loggers.plots import seed_curve as seed_curve
-    from striderl.loggers.table import make_loggers as make_loggers
     from striderl.loggers.tensorboard_logger import TensorBoardLogger as TensorBoardLogger
     from striderl.loggers.trackers import MlflowLogger as MlflowLogger
     from striderl.loggers.trackers import NeptuneLogger as NeptuneLogger
@@ -32,11 +26,15 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "console_logger": ["ConsoleLogger"],
         "file_loggers": ["CsvLogger", "JsonlLogger"],
-        "guarded": ["GuardConfig", "Guarded", "guard_all"],
+        "guarded": ["guard_all"],
         "logger": ["Logger"],
-        "plots": ["RunGroup", "RunMetrics", "group_runs", "plot_runs", "read_metrics", "seed_curve"],
-        "table": ["make_loggers"],
+        "plots": ["group_runs", "plot_runs", "read_metrics"],
         "tensorboard_logger": ["TensorBoardLogger"],
         "trackers": ["MlflowLogger", "NeptuneLogger", "TrackioLogger", "WandbLogger"],
+    },
+    unlisted={
+        "guarded": ["GuardConfig", "Guarded"],
+        "plots": ["RunGroup", "RunMetrics", "seed_curve"],
+        "table": ["make_loggers"],
     },
 )

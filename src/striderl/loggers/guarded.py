@@ -55,9 +55,9 @@ class Guarded(Logger):
         """Calls that raised."""
         self._calls: deque[Callable[[], None]] = deque()
         self._change = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._asked = self._done = 0
-        self._busy_since: float | None = None
+        self.busy_since: float | None = None
         self._patience = logger.patience
         self._warned = self._closing = False
 
@@ -101,7 +101,7 @@ class Guarded(Logger):
         """Wait a few seconds for what is left, and close the logger behind."""
         if self._closing:
             return
-        if self._thread is not None:
+        if self.thread is not None:
             self._pass_on(self.logger.close, last=True)
             with self._change:
                 finished = self._change.wait_for(self._idle, self.guard.close_seconds)
@@ -125,7 +125,7 @@ class Guarded(Logger):
                 self._calls.append(call)
                 self._asked += 1
                 self._change.notify_all()
-            hung = self._busy_since is not None and time.monotonic() - self._busy_since > self.guard.deadline
+            hung = self.busy_since is not None and time.monotonic() - self.busy_since > self.guard.deadline
         if full:
             self._warn(f"is too slow: {self.guard.capacity} calls wait, further ones are dropped until it catches up")
         elif hung:
@@ -134,10 +134,10 @@ class Guarded(Logger):
         self._wait()
 
     def _start(self) -> None:
-        if self._thread is None and not self._closing:
-            self._thread = threading.Thread(target=self._work, name=f"striderl-{self.name}", daemon=True)
+        if self.thread is None and not self._closing:
+            self.thread = threading.Thread(target=self._work, name=f"striderl-{self.name}", daemon=True)
             try:
-                self._thread.start()
+                self.thread.start()
                 atexit.register(self.close)
             except RuntimeError as error:
                 self._warn(f"has no thread: {error}")
@@ -162,7 +162,7 @@ class Guarded(Logger):
                 if not self._calls:
                     return
                 call = self._calls.popleft()
-                self._busy_since = time.monotonic()
+                self.busy_since = time.monotonic()
             try:
                 call()
             # whatever a tracker's client raises, a library that calls sys.exit included: training must not be affected
@@ -171,7 +171,7 @@ class Guarded(Logger):
                 self._warn(f"failed with {type(error).__name__}: {error}")
             with self._change:
                 self._done += 1
-                self._busy_since = None
+                self.busy_since = None
                 self._change.notify_all()
 
     def _warn(self, reason: str) -> None:

@@ -401,18 +401,26 @@ def _all_settings(folder: Path) -> dict[str, Any] | None:
 
 
 def _labels(groups: Sequence[tuple[Path, dict[str, Any] | None]]) -> list[str]:
-    """Name each group by its task, and by the settings that differ from others of the same task."""
+    """Name each group by its task, its algorithm where there are several, and by what differs from others of both."""
     tasks = [_task(folder, values) for folder, values in groups]
+    algorithms = [str((values or {}).get("algorithm_name", "")) for _, values in groups]
     labels = []
-    for task, (folder, values) in zip(tasks, groups):
-        rivals = [other for name, (_, other) in zip(tasks, groups) if name == task]
-        if len(rivals) == 1:
-            labels.append(task)
+    for task, algorithm, (folder, values) in zip(tasks, algorithms, groups):
+        others = {other for name, other in zip(tasks, algorithms) if name == task}
+        named = f"{task}, {algorithm}" if algorithm and len(others) > 1 else task
+        keys = zip(tasks, algorithms, groups)
+        rivals = [other for name, rival, (_, other) in keys if (name, rival) == (task, algorithm)]
+        if (len(rivals) == 1 and named != task) or tasks.count(task) == 1:
+            labels.append(named)
         elif values is None:
-            labels.append(f"{task}, {folder.absolute().name}")
+            labels.append(f"{named}, {folder.absolute().name}")
         else:
-            labels.append(", ".join([task, *_differences(values, rivals)]))
-    return labels
+            labels.append(", ".join([named, *_differences(values, rivals)]))
+    # of many differences only some are shown, which two groups may share
+    return [
+        f"{label}, {folder.absolute().name}" if labels.count(label) > 1 else label
+        for label, (folder, _) in zip(labels, groups)
+    ]
 
 
 def _task(folder: Path, values: dict[str, Any] | None) -> str:

@@ -25,22 +25,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec
 from striderl.ops.returns import has_triton
 from striderl.ops.trajectories import (
+    SpacedTrajectories,
     assign_slots,
     from_slots,
     into_slots,
-    pack_trajectories,
     room_now,
     shapes_are_static,
     shapes_may_depend_on_values,
+    space_trajectories,
 )
 
 State = Mapping[str, Tensor]
@@ -52,8 +55,9 @@ class Memory(nn.Module):
 
     All ways of running it agree to rounding; which is fastest depends on the machine:
 
-    `sequence`            on the CPU one library call over packed trajectories; an LSTM on a GPU by kernels of our own;
-                          otherwise, compiled and exported, cells one by one. Without resets one library call.
+    `sequence`            on the CPU an LSTM in one library call, with a blank step before each reset, and a GRU with a
+                          backward pass of our own; an LSTM on a GPU by kernels of our own; otherwise, compiled and
+                          exported, cells one by one. Without resets one library call.
     `sequence_by_slots`   one library call although there are resets, with static shapes: CUDA, inside graphs;
                           `sequence` uses it within `room_for_trajectories`, without the state afterwards.
     `padded`              one library call over trajectories from `split_and_pad_trajectories`: the reference.
@@ -217,55 +221,66 @@ class Memory(nn.Module):
         return x, {name: torch.stack([end[at] for end in ends], dim=1) for at, name in enumerate(("hidden", "cell"))}
 
     def _on_the_host(self, x: Tensor, state: State, resets: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run torch's own kernels on the CPU, where the number of trajectories may be read.
+        """Run a window on the CPU, where values may be read.
 
-        Slots are fastest, because that kernel is fused, unless most of them would stay empty. It does not return the
-        state after trajectories that end before it does; where an env is in such a one, only that one is run again.
+        There is a fused kernel for an LSTM over whole columns, three times as fast as cells; there is none for a GRU.
         """
-        num_envs = x.shape[1]
-        cut = (resets[1:] | ~valid[:-1]) & valid[1:]
-        num_slots = num_envs + int(cut.sum())
-        if num_slots > 4 * num_envs:
-            return self._by_packing(x, state, resets, valid)
-        if num_slots == num_envs and bool(valid.all()):
+        if self.kind == "gru":
+            return self._by_gru_windows(x, state, resets, valid)
+        spaced = space_trajectories(resets, valid)
+        if spaced.num_steps == x.shape[0] and bool(valid.all()):
             return self._by_library(x, self.reset(state, resets[0]))
-        outputs, ends, _ = self._by_slots(x, state, resets, num_slots, valid)
-        tail = valid[-1] & (cut.any(0) | ~valid.all(0))
-        # a step is in the newest trajectory of its env when no later one begins
-        later = torch.cat([cut.flip(0).cumsum(0).flip(0) > 0, torch.zeros_like(valid[:1])])
-        again = valid & tail & ~later
-        _, again_ends = self._by_packing(x, state, resets, again)
-        whole = (valid[-1] & ~tail).view(-1, 1, 1)
-        return outputs, {name: torch.where(whole, ends[name][:num_envs], again_ends[name]) for name in again_ends}
+        outputs, ends = self._with_blanks(x, state, spaced, resets[0] | ~valid[0], valid)
+        if bool(outputs.isfinite().all()):
+            return outputs, ends
+        return self._by_cells(x, state, resets, valid)  # a shut gate does not zero a state that is not finite
 
-    def _by_packing(self, x: Tensor, state: State, resets: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run torch's own kernel over trajectories of different lengths; dead steps are never read."""
+    def _by_gru_windows(
+        self, x: Tensor, state: State, resets: Tensor, valid: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run a GRU layer by layer, even under autocast in the dtype of its weights."""
+        dead, weight = ~valid.unsqueeze(-1), self.rnn.layers()[0][0]
+        clear = resets.unsqueeze(-1) | dead
+        clear[1:] |= dead[:-1]
+        ends: list[Tensor] = []
+        with torch.autocast(x.device.type, enabled=False):
+            x = torch.where(dead, 0.0, x.to(weight.dtype))
+            for at, layer in enumerate(self.rnn.layers()):
+                start = state["hidden"][:, at].to(weight.dtype)
+                x = GruWindow.apply(x, start, *layer, clear, dead)  # type: ignore[no-untyped-call]
+                ends.append(x[-1])
+        return x, {"hidden": torch.stack(ends, dim=1)}
+
+    def _with_blanks(
+        self, x: Tensor, state: State, spaced: SpacedTrajectories, cleared: Tensor, valid: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run an LSTM over whole columns; a step in which its input and output gates are shut zeroes the state.
+
+        Two more inputs shut them: 'clear' all three gates, and 'hold' the input gate, with the forget gate wide open.
+        Saturated gates pass no gradient, so that nothing is learned from these steps.
+        """
         num_steps, num_envs = x.shape[:2]
-        packed = pack_trajectories(resets, valid)
-        if not packed.order.shape[0]:
-            return self._by_cells(x, state, resets, valid)
-        names, goes_on = STATE_NAMES[self.kind], packed.continues.view(-1, 1, 1)
-        start = [torch.where(goes_on, state[name][packed.env], 0.0).transpose(0, 1).contiguous() for name in names]
-        steps = x.flatten(0, 1).index_select(0, packed.order)
-        found, *finals = self._library_packed(steps, packed.batch_sizes, start)
-        outputs = x.new_zeros(num_steps * num_envs, self.hidden_size).index_copy(0, packed.order, found)
-        # one trajectory more, with the state zero: that of envs whose last step is dead
-        ends = [torch.nn.functional.pad(final, (0, 0, 0, 1)).transpose(0, 1)[packed.last] for final in finals]
-        return outputs.view(num_steps, num_envs, -1), dict(zip(names, ends))
-
-    def _library_packed(self, steps: Tensor, batch_sizes: Tensor, start: list[Tensor]) -> tuple[Tensor, ...]:
-        weights: list[Tensor] = [*self.rnn.parameters()]
-        training = torch.is_grad_enabled()
-        if self.kind == "lstm":
-            return torch.lstm(steps, batch_sizes, start, weights, True, self.num_layers, 0.0, training, False)
-        return torch.gru(steps, batch_sizes, start[0], weights, True, self.num_layers, 0.0, training, False)
+        alive, place = valid.unsqueeze(-1), spaced.place.flatten()
+        x = torch.where(alive, x, 0.0)
+        start = self.reset(state, cleared)
+        ends: list[tuple[Tensor, Tensor]] = []
+        for at, (weight_ih, *others) in enumerate(self.rnn.layers()):
+            spread = x.new_zeros(spaced.num_steps * num_envs, x.shape[-1]).index_copy(0, place, x.flatten(0, 1))
+            given = torch.cat([spread.view(spaced.num_steps, num_envs, -1), spaced.gates.to(x.dtype)], dim=-1)
+            weights = [torch.cat([weight_ih, _gate_columns(weight_ih)], dim=1), *others]
+            begin = [start[name][None, :, at].contiguous() for name in STATE_NAMES["lstm"]]
+            found, _, cell = torch.lstm(given, begin, weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
+            outputs = found.flatten(0, 1).index_select(0, place).view(num_steps, num_envs, -1)
+            x = torch.where(alive, outputs, 0.0)
+            ends.append((x[-1], torch.where(alive[-1], cell[0], 0.0)))
+        return x, {name: torch.stack([end[at] for end in ends], dim=1) for at, name in enumerate(STATE_NAMES["lstm"])}
 
     def _by_library(self, x: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Run torch's own kernels (cuDNN on a GPU) over whole columns; the compiler, which cannot, gets cells."""
         if torch.compiler.is_compiling():
             return self._by_cells(x, state, None, None)
-        weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
         start = [state[name].transpose(0, 1).contiguous() for name in STATE_NAMES[self.kind]]
+        weights: list[Tensor] = self.rnn.compacted() if x.is_cuda else [*self.rnn.parameters()]
         # cuDNN keeps what the backward pass needs only in training mode; there is no dropout, so it has no other effect
         training = torch.is_grad_enabled()
         if self.kind == "lstm":
@@ -313,15 +328,6 @@ class RecurrentWeights(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
-    def make_orthogonal(self) -> None:
-        """Make the block of every gate orthogonal and all biases zero."""
-        for weight_ih, weight_hh, bias_ih, bias_hh in self.layers():
-            for weight in (weight_ih, weight_hh):
-                for block in weight.data.chunk(NUM_GATES[self.kind]):
-                    nn.init.orthogonal_(block)
-            nn.init.zeros_(bias_ih)
-            nn.init.zeros_(bias_hh)
-
     def layers(self) -> list[Layer]:
         """Return the four parameters of every layer."""
         flat = list(self.parameters())
@@ -341,6 +347,16 @@ class RecurrentWeights(nn.Module):
         pieces = torch.split(buffer, [flat[at].numel() for at in order])
         views: dict[int, Tensor] = {at: piece.view_as(flat[at]) for at, piece in zip(order, pieces)}
         return [views[at] for at in range(len(flat))]
+
+
+_SHUT = 1e4
+"""Added to a gate's input, it leaves of any other contribution nothing: sigmoid(-1e4) is 0."""
+
+
+def _gate_columns(weight_ih: Tensor) -> Tensor:
+    """Return columns [4 H, 2] of weights for the inputs 'clear' and 'hold', for gates i, f, g, o."""
+    columns = weight_ih.new_tensor([[-_SHUT, -_SHUT], [-_SHUT, _SHUT], [0.0, 0.0], [-_SHUT, 0.0]])
+    return columns.repeat_interleave(weight_ih.shape[0] // 4, dim=0)
 
 
 def lstm_cell(projected: Tensor, hidden: Tensor, cell: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
@@ -382,3 +398,62 @@ def run_cells(
             current = tuple(torch.where(keep[step], state, 0.0) for state in current)
         outputs.append(current[0])
     return torch.stack(outputs), current
+
+
+class GruWindow(torch.autograd.Function):
+    """One layer of a GRU over a window with resets inside, with few operations a step, forward and backward.
+
+    With h the state before a step, cleared, and a = (1 - z)(1 - n²), the gradients of the gates' inputs are those of
+    the output times A_r = a h_n r (1 - r), A_z = (h - n) z (1 - z) and A_n = a: known for all steps at once. What is
+    left to a loop over steps is one product with W_hh; gradients of weights are one product each.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, start: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, *masks: Tensor
+    ) -> Tensor:
+        """Return outputs [T, B, H] for x [T, B, F] and the state `start` [B, H].
+
+        Masks [T, B, 1]: 'clear' zeroes the state before a step, also after a dead one, and 'dead' an output.
+        """
+        clear, dead = masks
+        (num_steps, num_envs, _), size = x.shape, start.shape[-1]
+        gates = torch.addmm(b_ih, x.flatten(0, 1), w_ih.t()).view(num_steps, num_envs, 3 * size)
+        recurrent, after = torch.empty_like(gates), x.new_empty(num_steps, num_envs, size)
+        clears, dies = clear.flatten(1).any(1).tolist(), dead.flatten(1).any(1).tolist()
+        (reset, update, fresh), hidden_n = gates.chunk(3, -1), recurrent[..., 2 * size :]
+        both, hidden = gates[..., : 2 * size], start
+        for t in range(num_steps):
+            if clears[t]:
+                hidden = hidden.masked_fill(clear[t], 0.0)
+            torch.addmm(b_hh, hidden, w_hh.t(), out=recurrent[t])
+            both[t].add_(recurrent[t, :, : 2 * size]).sigmoid_()
+            torch.lerp(fresh[t].addcmul_(reset[t], hidden_n[t]).tanh_(), hidden, update[t], out=after[t])
+            if dies[t]:
+                after[t].masked_fill_(dead[t], 0.0)
+            hidden = after[t]
+        ctx.save_for_backward(x, start, w_ih, w_hh, gates, hidden_n, after, clear, dead)
+        return after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, the start and the weights."""
+        x, start, w_ih, w_hh, gates, hidden_n, after, clear, dead = ctx.saved_tensors
+        num_steps, num_envs, size = after.shape
+        reset, update, fresh = gates.chunk(3, -1)
+        before = torch.cat([start.unsqueeze(0), after[:-1]]).masked_fill_(clear, 0.0)
+        slope = (1.0 - update) * (1.0 - fresh * fresh)
+        parts = torch.stack(
+            [slope * hidden_n * reset * (1.0 - reset), (before - fresh) * update * (1.0 - update), slope * reset], 2
+        )
+        whole, carry = grad.masked_fill(dead, 0.0), torch.zeros_like(start)
+        for t in range(num_steps - 1, -1, -1):
+            here = whole[t].add_(carry)
+            parts[t].mul_(here.unsqueeze(1))
+            carry = torch.addmm(here * update[t], parts[t].view(num_envs, -1), w_hh).masked_fill_(clear[t], 0.0)
+        flat = parts.view(num_steps * num_envs, 3 * size)
+        grad_hh, grad_b_hh = flat.t() @ before.flatten(0, 1), flat.sum(0)
+        parts[:, :, 2] = whole * slope
+        grad_x = (flat @ w_ih).view_as(x) if ctx.needs_input_grad[0] else None
+        return grad_x, carry, flat.t() @ x.flatten(0, 1), grad_hh, flat.sum(0), grad_b_hh, None, None

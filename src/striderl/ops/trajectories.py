@@ -14,20 +14,18 @@ memory. Row 0 holds the first step of every trajectory: splitting stored recurre
 trajectory's initial state. How many trajectories there are depends on the data, so this costs a host synchronisation:
 it is the reference. `assign_slots` is the static-shape form for graphs.
 
-Pack the trajectories of a [T, B] window for one call of a recurrent library, without any padding.
+Put a blank step before every reset of a [T, B] window, in which a recurrent network can zero its state.
 
-A library call runs whole sequences: it cannot zero its state in the middle. So every trajectory becomes a sequence of
-its own, the longest first, and the steps lie in memory as the library needs them: all first steps, all second steps, …
-T = 4, B = 2, env 0 resets at t = 2:
+A library call runs whole columns: it cannot zero its state in the middle. So there are blank steps in which its gates
+do, as many as the env with most resets has. How many that is depends on the data: it is for the CPU, where reading it
+costs nothing. T = 4, B = 2, env 0 resets at t = 2, `c` clears the state, `h` holds it until the end:
 
-    steps [T, B]        trajectories             packed                  batch_sizes
-      a e                 e a c                    e a c │ f b d │ g │ h   3 3 1 1
-      b f     ─────▶      f b d      ─────▶
-      c g                 g                        order = their flat positions t * B + b
-      d h                 h
-
-How many trajectories there are depends on the data, so this reads values on the host: it is for the CPU, where that
-costs nothing. `assign_slots` is the static-shape form for graphs.
+    steps [T, B]        spaced [5, 2]
+      p u                 p u
+      q v     ─────▶      q v
+      r w                 c w
+      s x                 r x
+                          s h
 
 Place the trajectories of a [T, B] window into a fixed number of slots, without a host synchronisation.
 
@@ -132,7 +130,7 @@ def _as_tensor(path: str, leaf: Any) -> Tensor:
     return leaf
 
 
-# -- packed ------------------------------------------------------------------------------------------------------------
+# -- shapes ------------------------------------------------------------------------------------------------------------
 
 
 _static: list[bool] = []
@@ -160,48 +158,32 @@ def shapes_may_depend_on_values(x: Tensor) -> bool:
     return not _static and x.device.type == "cpu"
 
 
-class PackedTrajectories(NamedTuple):
-    """Where the valid steps of a window lie in the packed order; n trajectories, M valid steps."""
-
-    order: Tensor
-    """[M] int64: the flat position t * B + b of each packed step."""
-    batch_sizes: Tensor
-    """[K] int64, on the CPU: how many trajectories have a k-th step."""
-    env: Tensor
-    """[n] int64: the env of each trajectory, the longest first."""
-    continues: Tensor
-    """[n] bool: whether it continues from the state before the window."""
-    last: Tensor
-    """[B] int64: the trajectory that env b is in after the last step; n where its last step is not valid."""
+# -- with blank steps --------------------------------------------------------------------------------------------------
 
 
-def pack_trajectories(resets: Tensor, valid: Tensor) -> PackedTrajectories:
-    """Find the trajectories; one begins at a reset [T, B], at t = 0, and at a valid step after an invalid one."""
+class SpacedTrajectories(NamedTuple):
+    """Where the steps of a window lie among L steps with blank ones."""
+
+    num_steps: int
+    """L."""
+    place: Tensor
+    """[T, B] int64: the flat place k * B + b of each step."""
+    gates: Tensor
+    """[L, B, 2] bool: the state is to be zeroed, or held, in this place; neither in a valid step."""
+
+
+def space_trajectories(resets: Tensor, valid: Tensor) -> SpacedTrajectories:
+    """Find the places; an invalid step [T, B] zeroes the state itself, and there is none before t = 0."""
     num_steps, num_envs = resets.shape
-    resets, valid = resets.bool(), valid.bool()
-    alone = resets.clone()
-    alone[0] = True
-    alone[1:] |= ~valid[:-1]
-    begins = alone & valid
-    step = torch.arange(num_steps).unsqueeze(1).expand(num_steps, num_envs)
-    start = torch.where(begins, step, 0).cummax(0).values
-    # trajectories are numbered env by env, so that a running count is the number of the latest beginning
-    number = begins.t().flatten().long().cumsum(0).view(num_envs, num_steps).t() - 1
-    position = valid.flatten().nonzero().flatten()
-    owner, age = number.flatten()[position], (step - start).flatten()[position]
-    where = begins.t().nonzero()
-    count = where.shape[0]
-    lengths = torch.bincount(owner, minlength=count)
-    by_length = lengths.argsort(descending=True, stable=True)
-    rank = torch.empty_like(by_length).scatter_(0, by_length, torch.arange(count))
-    env, first = where[by_length].unbind(1)
-    return PackedTrajectories(
-        order=position[(age * count + rank[owner]).argsort()],
-        batch_sizes=torch.bincount(age),
-        env=env,
-        continues=(first == 0) & ~resets[0, env],
-        last=torch.where(valid[-1], rank[number[-1].clamp(min=0)], count) if count else torch.zeros_like(number[-1]),
-    )
+    blank = torch.zeros_like(valid)
+    blank[1:] = resets[1:] & valid[1:] & valid[:-1]
+    place = torch.arange(num_steps).unsqueeze(1) + blank.cumsum(0)
+    length = int(place[-1].max()) + 1
+    flat = place * num_envs + torch.arange(num_envs)
+    live = torch.zeros(length * num_envs, dtype=torch.bool).index_copy(0, flat.flatten(), valid.flatten())
+    over = torch.arange(length).unsqueeze(1) > place[-1]
+    gates = torch.stack([~live.view(length, num_envs) & ~over, over], dim=-1)
+    return SpacedTrajectories(length, flat, gates)
 
 
 # -- in slots ----------------------------------------------------------------------------------------------------------

@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from striderl.policies.estimate import Adapt as Adapt
     from striderl.policies.estimate import Estimate as Estimate
     from striderl.policies.facade.memory import ActorCriticHiddenState as ActorCriticHiddenState
-    from striderl.policies.facade.memory import AdaptorActorHiddenState as AdaptorActorHiddenState
     from striderl.policies.facade.memory import EstimatorActorHiddenState as EstimatorActorHiddenState
     from striderl.policies.facade.memory import LstmHiddenState as LstmHiddenState
     from striderl.policies.facade.stateful import StatefulPolicy as StatefulPolicy
     from striderl.policies.mutex.classes import ActorCriticClimbMutex as ActorCriticClimbMutex
     from striderl.policies.mutex.classes import ActorCriticFieldMutex as ActorCriticFieldMutex
     from striderl.policies.mutex.classes import ActorCriticMutex as ActorCriticMutex
-    from striderl.policies.mutex.policy import MutexPolicy as MutexPolicy
     from striderl.policies.policy import Policy as Policy
     from striderl.policies.policy import PolicyConfig as PolicyConfig
     from striderl.policies.policy import PolicyOutput as PolicyOutput
@@ -42,18 +40,14 @@ if TYPE_CHECKING:
     from striderl.policies.presets.state import StateAc as StateAc
     from striderl.policies.presets.state import StateAcRecurrent as StateAcRecurrent
     from striderl.policies.run_reader import read_run as read_run
-    from striderl.policies.settings import EncoderSettings as EncoderSettings
     from striderl.policies.settings import PolicySettings as PolicySettings
     from striderl.policies.stages import NormalizeObs as NormalizeObs
     from striderl.policies.stages import OneHot as OneHot
     from striderl.policies.stages import Override as Override
     from striderl.policies.stages import Remember as Remember
     from striderl.policies.transfer.load import TransferError as TransferError
-    from striderl.policies.transfer.load import TransferReport as TransferReport
-    from striderl.policies.transfer.load import input_columns as input_columns
     from striderl.policies.transfer.load import load_misaligned_state_dict as load_misaligned_state_dict
     from striderl.policies.transfer.parts import load_parts as load_parts
-    from striderl.policies.transfer.parts import replace_encoder as replace_encoder
     from striderl.policies.transfer.parts import replace_encoder0 as replace_encoder0
     from striderl.policies.transfer.rsl_rl_names import load_rsl_rl as load_rsl_rl
     from striderl.policies.transfer.rsl_rl_names import policy_from_rsl_rl as policy_from_rsl_rl
@@ -68,15 +62,9 @@ __getattr__, __dir__, __all__ = lazy(
         "actor_policy": ["ActorConfig", "ActorPolicy"],
         "encode": ["Encode"],
         "estimate": ["Adapt", "Estimate"],
-        "facade.memory": [
-            "ActorCriticHiddenState",
-            "AdaptorActorHiddenState",
-            "EstimatorActorHiddenState",
-            "LstmHiddenState",
-        ],
+        "facade.memory": ["ActorCriticHiddenState", "EstimatorActorHiddenState", "LstmHiddenState"],
         "facade.stateful": ["StatefulPolicy"],
         "mutex.classes": ["ActorCriticClimbMutex", "ActorCriticFieldMutex", "ActorCriticMutex"],
-        "mutex.policy": ["MutexPolicy"],
         "policy": ["Policy", "PolicyConfig", "PolicyOutput"],
         "presets.amp": ["AmpActorCritic", "AmpActorCriticRecurrent", "EncoderAmpActorCriticRecurrent"],
         "presets.base": ["Actor", "ActorCritic", "ActorCriticRecurrent", "Critic", "DeterministicPolicy"],
@@ -94,11 +82,17 @@ __getattr__, __dir__, __all__ = lazy(
             "StateAcRecurrent",
         ],
         "run_reader": ["read_run"],
-        "settings": ["EncoderSettings", "PolicySettings"],
+        "settings": ["PolicySettings"],
         "stages": ["NormalizeObs", "OneHot", "Override", "Remember"],
-        "transfer.load": ["TransferError", "TransferReport", "input_columns", "load_misaligned_state_dict"],
-        "transfer.parts": ["load_parts", "replace_encoder", "replace_encoder0"],
+        "transfer.load": ["TransferError", "load_misaligned_state_dict"],
+        "transfer.parts": ["load_parts", "replace_encoder0"],
         "transfer.rsl_rl_names": ["load_rsl_rl", "policy_from_rsl_rl"],
         "value_functions": ["ChoiceQFunction", "QFunction", "QFunctionConfig", "ValueFunction"],
+    },
+    unlisted={
+        "facade.memory": ["AdaptorActorHiddenState"],
+        "mutex.policy": ["MutexPolicy"],
+        "settings": ["EncoderSettings"],
+        "transfer.load": ["TransferReport", "input_columns"],
     },
 )

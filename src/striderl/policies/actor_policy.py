@@ -153,6 +153,19 @@ class ActorPolicy(nn.Module):
         """Run all but the head; returns (features, state, aux, the observation that masks are read from)."""
         if self._plain in obs and valid is None and obs[self._plain].dtype is weight_dtype(self.actor_body):
             return run_body(self.actor_body, obs[self._plain]), dict(state), {}, dict(obs)
+        passed, given = self._passed(obs, state, stage_draws, resets, valid)
+        features = run_body(self.actor_body, flat_features(passed.obs, self.actor.output_spec, self))
+        return features, {**state, **outer(passed.state, "actor")}, outer(passed.aux, "actor"), given
+
+    def remembered(self, obs: Obs, state: State, resets: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """Run the stages alone over a sequence [T, B, …]; returns the state after it."""
+        passed, _ = self._passed(obs, state, {}, resets, valid)
+        return {**state, **outer(passed.state, "actor")}
+
+    def _passed(
+        self, obs: Obs, state: State, stage_draws: Memo, resets: Tensor | None, valid: Tensor | None
+    ) -> tuple[StageOutput, dict[str, Tensor]]:
+        """Return the output of the stages, and the observation without what is not valid."""
         given = StageInput(masked(obs, valid), state, stage_draws, resets, valid)
         passed: StageOutput = self.actor(
             given._replace(
@@ -162,8 +175,7 @@ class ActorPolicy(nn.Module):
                 whole=given.obs,
             )
         )
-        features = run_body(self.actor_body, flat_features(passed.obs, self.actor.output_spec, self))
-        return features, {**state, **outer(passed.state, "actor")}, outer(passed.aux, "actor"), dict(given.obs)
+        return passed, dict(given.obs)
 
 
 def plain_component(pipeline: Pipeline) -> str:

@@ -163,11 +163,11 @@ class Policy(nn.Module):
                 raise KeyError(unknown("component", name, obs_spec, where="the observation, where action masks are,"))
         self.head: Head[Any] = ModeHead(head) if config.deterministic else head
         self.value_head = ValueHead(self.critic_body.output_size, config.num_values)
-        self._is_plain = not self.trunk.stages and all(
+        self.is_plain = not self.trunk.stages and all(
             len(each.stages) < 2 and all(isinstance(stage, NormalizeStage) for stage in each.stages.values())
             for each in (self.actor, self.critic)
         )
-        self._has_stages = any(len(pipeline.stages) > 0 for pipeline in self._pipelines().values())
+        self.has_stages = any(len(pipeline.stages) > 0 for pipeline in self._pipelines().values())
         self._actor_reads = self._critic_reads = _reads(self.actor.output_spec)
         if list(self.critic.output_spec) != list(self.actor.output_spec):
             self._critic_reads = _reads(self.critic.output_spec)
@@ -193,7 +193,7 @@ class Policy(nn.Module):
 
     def decide(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Turn the noise of one step into the stages' decisions."""
-        if self._is_plain:  # normalisers decide nothing
+        if self.is_plain:  # normalisers decide nothing
             return {}
         return {
             key: value
@@ -230,7 +230,7 @@ class Policy(nn.Module):
         self, obs: Obs, state: State, stage_draws: Memo, resets: Tensor | None = None, valid: Tensor | None = None
     ) -> PolicyOutput:
         """Run actor and critic on one step [B, …] or on a sequence [T, B, …]."""
-        if self._is_plain and not torch.compiler.is_compiling():
+        if self.is_plain and not torch.compiler.is_compiling():
             plain = self._forward_plain(masked(obs, valid))
             if plain is not None:
                 return plain
@@ -251,7 +251,7 @@ class Policy(nn.Module):
         """
         dtype = weight_dtype(self.actor_body if self.config.actor_hidden_dims else self)
         acted = valued = self._features(obs, self._actor_reads, dtype, self.actor)
-        if self._critic_reads is not self._actor_reads or self._has_stages:
+        if self._critic_reads is not self._actor_reads or self.has_stages:
             valued = self._features(obs, self._critic_reads, dtype, self.critic)
         if acted is None or valued is None:
             return None

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 from striderl._lazy import lazy
 
 if TYPE_CHECKING:
-    from striderl.recipes.table import RECIPES as RECIPES
     from striderl.recipes.table import recipe as recipe
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "table": [
-            "RECIPES",
-            "recipe",
-        ],
+        "table": ["recipe"],
+    },
+    unlisted={
+        "table": ["RECIPES"],
     },
 )

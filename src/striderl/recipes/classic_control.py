@@ -41,6 +41,27 @@ from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan
 
 SMALL = PolicySettings(normalize_obs=False, actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="tanh")
 """Two small networks; the observations are of order one already."""
+NORMALIZED = replace(SMALL, normalize_obs=True)
+SOLVED = StopSettings(metric="evaluate/return_mean", value=475.0)
+"""CartPole's goal."""
+
+PPO = PPOConfig(
+    num_learning_epochs=4,
+    num_mini_batches=16,
+    clip_param=0.2,
+    gamma=0.99,
+    lam=0.95,
+    value_loss_coef=1.0,
+    entropy_coef=0.0,
+    learning_rate=1e-3,
+    max_grad_norm=0.5,
+    use_clipped_value_loss=True,
+    schedule="fixed",
+    desired_kl=0.01,
+    normalize_advantage_per_mini_batch=False,
+    optimizer_class_name="Adam",
+)
+"""PPO's settings where a recipe has no others."""
 
 
 def cartpole_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
@@ -49,238 +70,111 @@ def cartpole_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
         env=EnvSettings(task="cartpole", num_envs=8),
         policy=SMALL,
         algorithm_name="ppo",
-        algorithm=PPOConfig(
-            num_learning_epochs=4,
-            num_mini_batches=4,
-            clip_param=0.2,
-            gamma=0.98,
-            lam=0.8,
-            value_loss_coef=1.0,
-            entropy_coef=0.0,
-            learning_rate=2.5e-3,
-            max_grad_norm=0.5,
-            use_clipped_value_loss=True,
-            schedule="fixed",
-            desired_kl=0.01,
-            normalize_advantage_per_mini_batch=False,
-            optimizer_class_name="Adam",
-        ),
+        algorithm=replace(PPO, num_mini_batches=4, gamma=0.98, lam=0.8, learning_rate=2.5e-3),
         plan=OnPolicyPlan(num_steps_per_env=128, total_steps=100_000),
         evaluation=EvaluationSettings(every=10, num_episodes=20, num_envs=10),
-        stop=StopSettings(metric="evaluate/return_mean", value=475.0),
+        stop=SOLVED,
         checkpoints=CheckpointSettings(every=20),
         logging=LoggingSettings(console_every=10),
         num_threads=1,
     )
 
 
+def _cartpole(name: str, algorithm: Any, plan: OnPolicyPlan, *, every: int, save_every: int) -> RunConfig[Any, Any]:
+    """Return CartPole in 16 envs with another algorithm."""
+    return replace(
+        cartpole_ppo(),
+        env=EnvSettings(task="cartpole", num_envs=16),
+        algorithm_name=name,
+        algorithm=algorithm,
+        plan=plan,
+        evaluation=EvaluationSettings(every=every, num_episodes=20, num_envs=10),
+        checkpoints=CheckpointSettings(every=save_every),
+    )
+
+
 def cartpole_a2c() -> RunConfig[A2CConfig, OnPolicyPlan]:
     """CartPole with A2C."""
-    return RunConfig(
-        env=EnvSettings(task="cartpole", num_envs=16),
-        policy=SMALL,
-        algorithm_name="a2c",
-        algorithm=A2CConfig(
-            gamma=0.99,
-            lam=1.0,
-            num_return_steps=0,
-            value_loss_coef=0.5,
-            entropy_coef=0.0,
-            learning_rate=2e-3,
-            max_grad_norm=0.5,
-            normalize_advantage=False,
-            optimizer_class_name="RMSprop",
-            optimizer_eps=1e-5,
-        ),
-        plan=OnPolicyPlan(num_steps_per_env=16, total_steps=500_000),
-        evaluation=EvaluationSettings(every=100, num_episodes=20, num_envs=10),
-        stop=StopSettings(metric="evaluate/return_mean", value=475.0),
-        checkpoints=CheckpointSettings(every=200),
-        logging=LoggingSettings(console_every=10),
-        num_threads=1,
-    )
+    algorithm = A2CConfig(
+        gamma=0.99, lam=1.0, num_return_steps=0, value_loss_coef=0.5, entropy_coef=0.0, learning_rate=2e-3,
+        max_grad_norm=0.5, normalize_advantage=False, optimizer_class_name="RMSprop", optimizer_eps=1e-5,
+    )  # fmt: skip
+    plan = OnPolicyPlan(num_steps_per_env=16, total_steps=500_000)
+    return _cartpole("a2c", algorithm, plan, every=100, save_every=200)
 
 
 def cartpole_reinforce() -> RunConfig[REINFORCEConfig, OnPolicyPlan]:
     """CartPole with REINFORCE and a learned baseline."""
-    return RunConfig(
-        env=EnvSettings(task="cartpole", num_envs=16),
-        policy=SMALL,
-        algorithm_name="reinforce",
-        algorithm=REINFORCEConfig(
-            gamma=0.99,
-            baseline=True,
-            value_loss_coef=0.5,
-            entropy_coef=0.0,
-            learning_rate=3e-3,
-            max_grad_norm=0.5,
-            normalize_advantage=True,
-            optimizer_class_name="Adam",
-        ),
-        plan=OnPolicyPlan(num_steps_per_env=64, total_steps=500_000),
-        evaluation=EvaluationSettings(every=25, num_episodes=20, num_envs=10),
-        stop=StopSettings(metric="evaluate/return_mean", value=475.0),
-        checkpoints=CheckpointSettings(every=50),
-        logging=LoggingSettings(console_every=10),
-        num_threads=1,
-    )
+    algorithm = REINFORCEConfig(
+        gamma=0.99, baseline=True, value_loss_coef=0.5, entropy_coef=0.0, learning_rate=3e-3, max_grad_norm=0.5,
+        normalize_advantage=True, optimizer_class_name="Adam",
+    )  # fmt: skip
+    plan = OnPolicyPlan(num_steps_per_env=64, total_steps=500_000)
+    return _cartpole("reinforce", algorithm, plan, every=25, save_every=50)
 
 
 def cartpole_impala() -> RunConfig[IMPALAConfig, OnPolicyPlan]:
     """CartPole with IMPALA and a clipped surrogate, on rollouts of 32 steps."""
-    base: RunConfig[Any, OnPolicyPlan] = cartpole_a2c()
     algorithm = IMPALAConfig(
         gamma=0.98, lam=0.95, rho_bar=1.0, c_bar=1.0, clip=0.2, num_learning_epochs=4, value_loss_coef=0.5,
         entropy_coef=0.0, learning_rate=2e-3, max_grad_norm=0.5, normalize_advantage=True,
         optimizer_class_name="Adam", optimizer_eps=1e-5,
     )  # fmt: skip
     plan = OnPolicyPlan(num_steps_per_env=32, total_steps=200_000)
-    evaluation, saving = EvaluationSettings(every=20, num_episodes=20, num_envs=10), CheckpointSettings(every=100)
-    return replace(
-        base, algorithm_name="impala", algorithm=algorithm, plan=plan, evaluation=evaluation, checkpoints=saving
-    )
+    return _cartpole("impala", algorithm, plan, every=20, save_every=100)
 
 
 def pendulum_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
     """Pendulum with PPO: greedy return about -165 after 200,000 steps."""
-    return RunConfig(
-        env=EnvSettings(task="pendulum", num_envs=16),
-        policy=PolicySettings(
-            normalize_obs=True,
-            actor_hidden_dims=(64, 64),
-            critic_hidden_dims=(64, 64),
-            activation="tanh",
-            init_std=1.0,
-        ),
-        algorithm_name="ppo",
-        algorithm=PPOConfig(
-            num_learning_epochs=10,
-            num_mini_batches=8,
-            clip_param=0.2,
-            gamma=0.9,
-            lam=0.95,
-            value_loss_coef=1.0,
-            entropy_coef=0.0,
-            learning_rate=1e-3,
-            max_grad_norm=1.0,
-            use_clipped_value_loss=False,
-            schedule="fixed",
-            desired_kl=0.01,
-            lr_scheduler_class_name="LinearLR",
-            # smaller steps towards the end of the 98 rollouts: the last policy is to be as good as the best one
-            lr_scheduler={"start_factor": 1.0, "end_factor": 0.1, "total_iters": 98},
-            normalize_advantage_per_mini_batch=False,
-            normalize_values=True,
-            optimizer_class_name="Adam",
-        ),
-        plan=OnPolicyPlan(num_steps_per_env=128, total_steps=200_000),
-        evaluation=EvaluationSettings(every=10, num_episodes=20, num_envs=20),
-        stop=StopSettings(metric="evaluate/return_mean", value=-180.0),
-        checkpoints=CheckpointSettings(every=50),
-        logging=LoggingSettings(console_every=10),
-        num_threads=1,
+    algorithm = replace(
+        PPO,
+        num_learning_epochs=10,
+        num_mini_batches=8,
+        gamma=0.9,
+        max_grad_norm=1.0,
+        use_clipped_value_loss=False,
+        lr_scheduler_class_name="LinearLR",
+        # smaller steps towards the end of the 98 rollouts: the last policy is to be as good as the best one
+        lr_scheduler={"start_factor": 1.0, "end_factor": 0.1, "total_iters": 98},
+        normalize_values=True,
     )
+    return _ppo("pendulum", algorithm, replace(NORMALIZED, init_std=1.0), steps=200_000, goal=-180.0)
 
 
 def acrobot_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
     """Acrobot with PPO: greedy return above -100."""
-    return RunConfig(
-        env=EnvSettings(task="acrobot", num_envs=16),
-        policy=PolicySettings(
-            normalize_obs=True, actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="tanh"
-        ),
-        algorithm_name="ppo",
-        algorithm=PPOConfig(
-            num_learning_epochs=4,
-            num_mini_batches=16,
-            clip_param=0.2,
-            gamma=0.99,
-            lam=0.94,
-            value_loss_coef=1.0,
-            entropy_coef=0.01,
-            learning_rate=5e-4,
-            max_grad_norm=0.5,
-            use_clipped_value_loss=True,
-            schedule="fixed",
-            desired_kl=0.01,
-            normalize_advantage_per_mini_batch=False,
-            optimizer_class_name="Adam",
-        ),
-        plan=OnPolicyPlan(num_steps_per_env=128, total_steps=300_000),
-        evaluation=EvaluationSettings(every=10, num_episodes=20, num_envs=20),
-        stop=StopSettings(metric="evaluate/return_mean", value=-85.0),
-        checkpoints=CheckpointSettings(every=20),
-        logging=LoggingSettings(console_every=10),
-        num_threads=1,
-    )
+    algorithm = replace(PPO, lam=0.94, entropy_coef=0.01, learning_rate=5e-4)
+    config = _ppo("acrobot", algorithm, NORMALIZED, steps=300_000, goal=-85.0)
+    return replace(config, checkpoints=CheckpointSettings(every=20))
 
 
 def mountain_car_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
     """MountainCar with PPO: greedy return above -130; the first goal is found by many envs with rewarded novelty."""
-    return RunConfig(
-        env=EnvSettings(task="mountain_car", num_envs=16),
-        policy=PolicySettings(
-            normalize_obs=True, actor_hidden_dims=(64, 64), critic_hidden_dims=(64, 64), activation="tanh"
-        ),
-        algorithm_name="ppo",
-        algorithm=PPOConfig(
-            num_learning_epochs=4,
-            num_mini_batches=16,
-            clip_param=0.2,
-            gamma=0.99,
-            lam=0.98,
-            value_loss_coef=1.0,
-            entropy_coef=0.0,
-            learning_rate=1e-3,
-            max_grad_norm=0.5,
-            use_clipped_value_loss=True,
-            schedule="fixed",
-            desired_kl=0.01,
-            normalize_advantage_per_mini_batch=False,
-            optimizer_class_name="Adam",
-        ),
-        terms={"rnd": RNDConfig()},
-        plan=OnPolicyPlan(num_steps_per_env=128, total_steps=1_000_000),
-        evaluation=EvaluationSettings(every=10, num_episodes=20, num_envs=20),
-        stop=StopSettings(metric="evaluate/return_mean", value=-115.0),
-        checkpoints=CheckpointSettings(every=50),
-        logging=LoggingSettings(console_every=10),
-        num_threads=1,
-    )
+    config = _ppo("mountain_car", replace(PPO, lam=0.98), NORMALIZED, steps=1_000_000, goal=-115.0)
+    return replace(config, terms={"rnd": RNDConfig()})
 
 
 def mountain_car_continuous_ppo() -> RunConfig[PPOConfig, OnPolicyPlan]:
     """MountainCarContinuous with PPO: greedy return above 90, thanks to a wide first exploration."""
+    algorithm = replace(
+        PPO, num_learning_epochs=10, num_mini_batches=8, learning_rate=3e-4, use_clipped_value_loss=False
+    )
+    wide = replace(NORMALIZED, init_std=2.0)
+    config = _ppo("mountain_car_continuous", algorithm, wide, steps=500_000, goal=90.0)
+    return replace(config, terms={"rnd": RNDConfig()})
+
+
+def _ppo(
+    task: str, algorithm: PPOConfig, policy: PolicySettings, *, steps: int, goal: float
+) -> RunConfig[PPOConfig, OnPolicyPlan]:
     return RunConfig(
-        env=EnvSettings(task="mountain_car_continuous", num_envs=16),
-        policy=PolicySettings(
-            normalize_obs=True,
-            actor_hidden_dims=(64, 64),
-            critic_hidden_dims=(64, 64),
-            activation="tanh",
-            init_std=2.0,
-        ),
+        env=EnvSettings(task=task, num_envs=16),
+        policy=policy,
         algorithm_name="ppo",
-        algorithm=PPOConfig(
-            num_learning_epochs=10,
-            num_mini_batches=8,
-            clip_param=0.2,
-            gamma=0.99,
-            lam=0.95,
-            value_loss_coef=1.0,
-            entropy_coef=0.0,
-            learning_rate=3e-4,
-            max_grad_norm=0.5,
-            use_clipped_value_loss=False,
-            schedule="fixed",
-            desired_kl=0.01,
-            normalize_advantage_per_mini_batch=False,
-            optimizer_class_name="Adam",
-        ),
-        terms={"rnd": RNDConfig()},
-        plan=OnPolicyPlan(num_steps_per_env=128, total_steps=500_000),
+        algorithm=algorithm,
+        plan=OnPolicyPlan(num_steps_per_env=128, total_steps=steps),
         evaluation=EvaluationSettings(every=10, num_episodes=20, num_envs=20),
-        stop=StopSettings(metric="evaluate/return_mean", value=90.0),
+        stop=StopSettings(metric="evaluate/return_mean", value=goal),
         checkpoints=CheckpointSettings(every=50),
         logging=LoggingSettings(console_every=10),
         num_threads=1,
@@ -340,36 +234,35 @@ def cartpole_dqn() -> RunConfig[DQNConfig, OffPolicyPlan]:
 
 def pendulum_sac() -> RunConfig[SACConfig, OffPolicyPlan]:
     """Pendulum with SAC: swings up after a few thousand steps."""
-    return RunConfig(
-        env=EnvSettings(task="pendulum", num_envs=1),
-        policy=PolicySettings(
-            normalize_obs=False,
-            actor_hidden_dims=(128, 128),
-            critic_hidden_dims=(128, 128),
-            activation="relu",
-            head="squashed_gaussian",
-        ),
-        algorithm_name="sac",
-        algorithm=SACConfig(
-            gamma=0.99,
-            n_step=1,
-            tau=0.005,
-            actor_learning_rate=1e-3,
-            critic_learning_rate=1e-3,
-            temperature_learning_rate=1e-3,
-            init_temperature=1.0,
-        ),
-        plan=_pendulum_plan(),
-        evaluation=EvaluationSettings(every=4, num_episodes=20, num_envs=20),
-        stop=StopSettings(metric="evaluate/return_mean", value=-180.0),
-        checkpoints=CheckpointSettings(every=10),
-        logging=LoggingSettings(console_every=4),
-        num_threads=1,
+    algorithm = SACConfig(
+        gamma=0.99,
+        n_step=1,
+        tau=0.005,
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
+        temperature_learning_rate=1e-3,
+        init_temperature=1.0,
     )
+    return _pendulum("sac", algorithm, "squashed_gaussian")
 
 
 def pendulum_td3() -> RunConfig[TD3Config, OffPolicyPlan]:
     """Pendulum with TD3: swings up after a few thousand steps."""
+    algorithm = TD3Config(
+        gamma=0.99,
+        n_step=1,
+        tau=0.005,
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
+        actor_every=2,
+        exploration_std=0.1,
+        smoothing_std=0.2,
+        smoothing_clip=0.5,
+    )
+    return _pendulum("td3", algorithm, "deterministic")
+
+
+def _pendulum(name: str, algorithm: Any, head: Any) -> RunConfig[Any, OffPolicyPlan]:
     return RunConfig(
         env=EnvSettings(task="pendulum", num_envs=1),
         policy=PolicySettings(
@@ -377,38 +270,24 @@ def pendulum_td3() -> RunConfig[TD3Config, OffPolicyPlan]:
             actor_hidden_dims=(128, 128),
             critic_hidden_dims=(128, 128),
             activation="relu",
-            head="deterministic",
+            head=head,
         ),
-        algorithm_name="td3",
-        algorithm=TD3Config(
-            gamma=0.99,
-            n_step=1,
-            tau=0.005,
-            actor_learning_rate=1e-3,
-            critic_learning_rate=1e-3,
-            actor_every=2,
-            exploration_std=0.1,
-            smoothing_std=0.2,
-            smoothing_clip=0.5,
+        algorithm_name=name,
+        algorithm=algorithm,
+        plan=OffPolicyPlan(
+            num_steps_per_env=250,
+            train_every=1,
+            num_updates_per_round=1,
+            batch_size=256,
+            learning_starts=1_000,
+            buffer_size=50_000,
+            total_steps=20_000,
         ),
-        plan=_pendulum_plan(),
         evaluation=EvaluationSettings(every=4, num_episodes=20, num_envs=20),
         stop=StopSettings(metric="evaluate/return_mean", value=-180.0),
         checkpoints=CheckpointSettings(every=10),
         logging=LoggingSettings(console_every=4),
         num_threads=1,
-    )
-
-
-def _pendulum_plan() -> OffPolicyPlan:
-    return OffPolicyPlan(
-        num_steps_per_env=250,
-        train_every=1,
-        num_updates_per_round=1,
-        batch_size=256,
-        learning_starts=1_000,
-        buffer_size=50_000,
-        total_steps=20_000,
     )
 
 

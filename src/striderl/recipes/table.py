@@ -113,7 +113,7 @@ def recipe(task: str, algorithm: str = "") -> RunConfig[Any, Any]:
     A pair without a recipe of its own gets the algorithm's defaults around the task's usual envs and evaluations. An
     algorithm from outside that is derived from one of the library begins with the recipe of that one.
     """
-    task = full_name(task)
+    task, algorithm = full_name(task), ALGORITHMS.spelled(algorithm)
     found = algorithms_for(task)
     foreign = task.startswith((GYMNASIUM, OBJECT)) or client_of(task) is not None
     if not found and not foreign and not is_reference(task) and task not in ENVS.names():

@@ -8,13 +8,9 @@ from striderl._lazy import lazy
 
 if TYPE_CHECKING:
     from striderl.recording.dagger import DaggerSaver as DaggerSaver
-    from striderl.recording.dagger import LoadStudent as LoadStudent
-    from striderl.recording.dagger import Student as Student
     from striderl.recording.demonstrations import DemonstrationSaver as DemonstrationSaver
-    from striderl.recording.demonstrations import SaverProgress as SaverProgress
     from striderl.recording.motion import MotionRecorder as MotionRecorder
     from striderl.recording.motion import MotionRecorderConfig as MotionRecorderConfig
-    from striderl.recording.motion import quadruped_fields as quadruped_fields
     from striderl.recording.motion import quadruped_loader_config as quadruped_loader_config
     from striderl.recording.motion import quadruped_recorder_config as quadruped_recorder_config
     from striderl.recording.motion import record_motion as record_motion
@@ -24,17 +20,21 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "dagger": ["DaggerSaver", "LoadStudent", "Student"],
-        "demonstrations": ["DemonstrationSaver", "SaverProgress"],
+        "dagger": ["DaggerSaver"],
+        "demonstrations": ["DemonstrationSaver"],
         "motion": [
             "MotionRecorder",
             "MotionRecorderConfig",
-            "quadruped_fields",
             "quadruped_loader_config",
             "quadruped_recorder_config",
             "record_motion",
             "trot_clip",
             "trot_clips",
         ],
+    },
+    unlisted={
+        "dagger": ["LoadStudent", "Student"],
+        "demonstrations": ["SaverProgress"],
+        "motion": ["quadruped_fields"],
     },
 )

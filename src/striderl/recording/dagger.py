@@ -115,7 +115,7 @@ class DaggerSaver(DemonstrationSaver):
         """Its means at the last `print_log`; largest and smallest for names with '_max' and '_min'."""
         self._load_student = load_student
         self._student: Student | None = None
-        self._part = TeacherActing(
+        self.teacher_part = TeacherActing(
             bound_teacher(policy, env, use_critic_obs=use_critic_obs),
             env.action_spec,
             probability=torch.ones((), device=env.device),
@@ -142,7 +142,7 @@ class DaggerSaver(DemonstrationSaver):
     # -- overrides -----------------------------------------------------------------------------------------------------
 
     def _make_actor(self) -> Actor:
-        return TeacherOnlyActor(self._part)
+        return TeacherOnlyActor(self.teacher_part)
 
     def _columns(self) -> Columns:
         info = {name: spec for name, spec in self.env.info_spec.items() if name != "valid"}
@@ -166,8 +166,8 @@ class DaggerSaver(DemonstrationSaver):
     def policy_reset(self, dones: Tensor) -> None:
         """Reset the student's state, and that of a teacher that keeps its own, where an episode ended."""
         super().policy_reset(dones)
-        if isinstance(self._part.teacher, FlatTeacher):
-            self._part.teacher.policy.reset(dones)
+        if isinstance(self.teacher_part.teacher, FlatTeacher):
+            self.teacher_part.teacher.policy.reset(dones)
 
     # -- the student ---------------------------------------------------------------------------------------------------
 
@@ -200,9 +200,11 @@ class DaggerSaver(DemonstrationSaver):
         first = self._student is None
         self._student, self.training_policy_iteration = found, found.iteration
         policy = found.policy.to(self.env.device).eval()
-        self._part.probability.copy_(self.teacher_act_prob(float(found.iteration)))
-        self._change_actor(StudentActor(policy, self._part, std=self.action_sample_std), first=first)
-        _log.info("student of iteration %d; the teacher acts in %.3g", found.iteration, float(self._part.probability))
+        self.teacher_part.probability.copy_(self.teacher_act_prob(float(found.iteration)))
+        self._change_actor(StudentActor(policy, self.teacher_part, std=self.action_sample_std), first=first)
+        _log.info(
+            "student of iteration %d; the teacher acts in %.3g", found.iteration, float(self.teacher_part.probability)
+        )
         return True
 
     def _change_actor(self, actor: StudentActor, *, first: bool) -> None:
@@ -223,7 +225,7 @@ class DaggerSaver(DemonstrationSaver):
 
     def init_traj_handlers(self, config: Mapping[str, Any] | None = None) -> None:
         """Make the folder, and look for a student."""
-        if self._writer is None:
+        if self.writer is None:
             super().init_traj_handlers(config)
             self.build_training_policy()
 

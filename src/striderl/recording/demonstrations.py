@@ -120,7 +120,7 @@ class DemonstrationSaver:
             action_spec=env.action_spec,
         )
         self._store = TrajectoryStore(self.save_dir)
-        self._writer: TrajectoryWriter | None = None
+        self.writer: TrajectoryWriter | None = None
         self._buffer: SaverBuffer | None = None
         self._group: EnvGroup | None = None
         self._episodes: EpisodeWriter | None = None
@@ -179,12 +179,12 @@ class DemonstrationSaver:
 
     def init_traj_handlers(self, config: Mapping[str, Any] | None = None) -> None:
         """Make the folder, or check that an existing one has the same layout; calling it twice is fine."""
-        if self._writer is not None:
+        if self.writer is not None:
             return
         self.metadata = plain_data({"config": dict(config or {}), **self._settings()})
-        self._writer = TrajectoryWriter(self.save_dir, self.spec, about=self.metadata)
+        self.writer = TrajectoryWriter(self.save_dir, self.spec, about=self.metadata)
         self._episodes = EpisodeWriter(
-            self._writer,
+            self.writer,
             self.env.num_envs,
             success_only=self.success_traj_only,
             first_env_index=self.env.first_env_index,
@@ -269,7 +269,7 @@ class DemonstrationSaver:
     def save_steps(self) -> None:
         """Write the episodes that ended since the last call; keep the others open."""
         episodes, group, buffer = self._recording(), self._ready(), self._buffer
-        assert buffer is not None and self._writer is not None
+        assert buffer is not None and self.writer is not None
         self._require_in_order()
         if not buffer.count:
             return
@@ -283,7 +283,7 @@ class DemonstrationSaver:
             following = {name: value[env_i : env_i + 1] for name, value in group.obs.items()}
             episodes.cut(env_i, buffer.squeezed_obs(following))
         self._restart_sick_ones(group, episodes)
-        self._writer.flush()
+        self.writer.flush()
 
     def dump_to_file(self, env_i: int, step_slice: slice) -> None:
         """Append steps of the present rollout to an env's episode; `save_steps` calls this for each piece."""
@@ -335,7 +335,7 @@ class DemonstrationSaver:
 
     def close(self) -> None:
         """Save ended episodes and release the folder; the env stays open, and calling it twice is fine."""
-        if self._closed or (self._writer is None and self._buffer is None):
+        if self._closed or (self.writer is None and self._buffer is None):
             return
         try:
             if self._buffer is not None:
@@ -344,8 +344,8 @@ class DemonstrationSaver:
                 self.save_steps()
         finally:
             self._closed = True
-            if self._writer is not None:
-                self._writer.close()
+            if self.writer is not None:
+                self.writer.close()
         self._store.refresh()
         self.dump_metadata()
 

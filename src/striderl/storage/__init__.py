@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from striderl.storage.minibatches import recurrent_mini_batch_generator as recurrent_mini_batch_generator
     from striderl.storage.replay.reader import ReplayReader as ReplayReader
     from striderl.storage.replay.replay import Replay as Replay
-    from striderl.storage.replay.replay import ReplaySample as ReplaySample
-    from striderl.storage.replay.replay import View as View
     from striderl.storage.replay.samplers import Prioritized as Prioritized
-    from striderl.storage.replay.samplers import SampleHandle as SampleHandle
     from striderl.storage.replay.samplers import Sampler as Sampler
     from striderl.storage.replay.samplers import Uniform as Uniform
     from striderl.storage.replay.state_pair import StatePairBuffer as StatePairBuffer
@@ -30,13 +27,11 @@ if TYPE_CHECKING:
     from striderl.storage.replay_buffer.kinds import ListReplayBuffer as ListReplayBuffer
     from striderl.storage.replay_buffer.kinds import PrioritizedReplayBuffer as PrioritizedReplayBuffer
     from striderl.storage.replay_buffer.kinds import VectorReplayBuffer as VectorReplayBuffer
-    from striderl.storage.rollout import FinalPool as FinalPool
     from striderl.storage.rollout import RolloutStorage as RolloutStorage
     from striderl.storage.rollout_presets import ActionLabelRollout as ActionLabelRollout
     from striderl.storage.rollout_presets import AmpRolloutStorage as AmpRolloutStorage
     from striderl.storage.rollout_presets import QueueRolloutStorage as QueueRolloutStorage
     from striderl.storage.rollout_presets import SarsaRolloutStorage as SarsaRolloutStorage
-    from striderl.storage.transition_record import TransitionRecord as TransitionRecord
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -48,15 +43,20 @@ __getattr__, __dir__, __all__ = lazy(
             "recurrent_mini_batch_generator",
         ],
         "replay.reader": ["ReplayReader"],
-        "replay.replay": ["Replay", "ReplaySample", "View"],
-        "replay.samplers": ["Prioritized", "SampleHandle", "Sampler", "Uniform"],
+        "replay.replay": ["Replay"],
+        "replay.samplers": ["Prioritized", "Sampler", "Uniform"],
         "replay.state_pair": ["StatePairBuffer"],
         "replay.sum_tree": ["SumTree"],
         "replay.views": ["FrameStack", "Hindsight", "NStep", "OneStep", "SequenceView"],
         "replay_buffer.buffer": ["ReplayBuffer"],
         "replay_buffer.kinds": ["ListReplayBuffer", "PrioritizedReplayBuffer", "VectorReplayBuffer"],
-        "rollout": ["FinalPool", "RolloutStorage"],
+        "rollout": ["RolloutStorage"],
         "rollout_presets": ["ActionLabelRollout", "AmpRolloutStorage", "QueueRolloutStorage", "SarsaRolloutStorage"],
+    },
+    unlisted={
+        "replay.replay": ["ReplaySample", "View"],
+        "replay.samplers": ["SampleHandle"],
+        "rollout": ["FinalPool"],
         "transition_record": ["TransitionRecord"],
     },
 )

@@ -120,7 +120,7 @@ class RolloutStorage:
         self.num_steps, self.num_envs = num_steps, num_envs
         self.arena = Arena(columns, (num_steps, num_envs), placement)
         self._writer = RowWriter()
-        self._cursors = [0] * num_envs
+        self.cursors = [0] * num_envs
         size = max(num_envs, num_steps * num_envs // 4) if pool_size is None else pool_size
         self.finals = None if final_obs is None else FinalPool(final_obs, final_state or {}, size, placement)
         self._env_index = torch.arange(num_envs, device=placement.device)
@@ -140,7 +140,7 @@ class RolloutStorage:
     @property
     def full(self) -> bool:
         """Whether every env has all its steps."""
-        return min(self._cursors) >= self.num_steps
+        return min(self.cursors) >= self.num_steps
 
     @property
     def in_order(self) -> bool:
@@ -148,14 +148,14 @@ class RolloutStorage:
         return True
 
     def __len__(self) -> int:
-        return sum(self._cursors)
+        return sum(self.cursors)
 
     def add(self, transition: Step, envs: slice | None = None) -> None:
         """Write the next step of these envs (a range of columns; all by default)."""
         envs = slice(0, self.num_envs) if envs is None else envs
-        step = self._cursors[envs.start]
-        if len(set(self._cursors[envs])) > 1:
-            raise ValueError(f"envs {envs.start} to {envs.stop} are not equally far: steps {self._cursors[envs]}")
+        step = self.cursors[envs.start]
+        if len(set(self.cursors[envs])) > 1:
+            raise ValueError(f"envs {envs.start} to {envs.stop} are not equally far: steps {self.cursors[envs]}")
         if step >= self.num_steps:
             raise IndexError(
                 f"the rollout is full: {self.num_steps} steps are there for env {envs.start}; clear it first"
@@ -165,7 +165,7 @@ class RolloutStorage:
             self.arena.write((step, envs), columns)
         if self.finals is not None:
             self._keep_final(transition, step, envs)
-        self._cursors[envs] = [step + 1] * (envs.stop - envs.start)
+        self.cursors[envs] = [step + 1] * (envs.stop - envs.start)
 
     def add_transitions(self, transition: Step | TransitionRecord) -> None:
         """Write the next step of all envs; of a record that was filled in field by field, too."""
@@ -186,9 +186,9 @@ class RolloutStorage:
 
     def first_place(self) -> int:
         """Return the row of the next step of all envs."""
-        if len(set(self._cursors)) > 1:
-            raise ValueError(f"envs are not equally far: steps {self._cursors}")
-        return self._cursors[0]
+        if len(set(self.cursors)) > 1:
+            raise ValueError(f"envs are not equally far: steps {self.cursors}")
+        return self.cursors[0]
 
     def room(self) -> int:
         """Return how many steps of each env there is room for."""
@@ -216,11 +216,11 @@ class RolloutStorage:
 
     def count_steps(self, num_steps: int) -> None:
         """Count steps of all envs that a graph has written."""
-        self._cursors = [self.first_place() + num_steps] * self.num_envs
+        self.cursors = [self.first_place() + num_steps] * self.num_envs
 
     def clear(self) -> None:
         """Start the next rollout; the memory stays allocated."""
-        self._cursors = [0] * self.num_envs
+        self.cursors = [0] * self.num_envs
         self.targets = {}
         if self.finals is not None:
             self.finals.clear()
@@ -257,7 +257,7 @@ class RolloutStorage:
         Values are those stored with each step; see `next_values` for the other two. `last_values` may be [N, 1].
         """
         if not self.full:
-            raise ValueError(f"compute_returns wants a full rollout of {self.num_steps} steps, found {self._cursors}")
+            raise ValueError(f"compute_returns wants a full rollout of {self.num_steps} steps, found {self.cursors}")
         data = self.data
         values: Tensor = data["policy"]["value"]
         following = self.next_values(values, last_values.reshape(values[0].shape), final_values)
@@ -315,7 +315,7 @@ class RolloutStorage:
         finals = self.finals
         return {
             "columns": tree.copy(self.arena.state_dict()),
-            "cursors": list(self._cursors),
+            "cursors": list(self.cursors),
             "finals": None if finals is None else tree.copy(finals.arena.state_dict()),
             "num_finals": 0 if finals is None else int(finals.count),
         }
@@ -325,14 +325,14 @@ class RolloutStorage:
         if (state["finals"] is None) != (self.finals is None):
             raise ValueError("one of the two storages keeps final observations and the other does not")
         self.arena.load_state_dict(state["columns"])
-        self._cursors = [int(cursor) for cursor in state["cursors"]]
+        self.cursors = [int(cursor) for cursor in state["cursors"]]
         if self.finals is not None:
             self.finals.arena.load_state_dict(state["finals"])
             self.finals.count.fill_(int(state["num_finals"]))
 
     def batch(self) -> Batch:
         """Return what was collected as a `Batch` of views [T, N, …]; every env must have the same number of steps."""
-        steps = set(self._cursors)
+        steps = set(self.cursors)
         if len(steps) > 1:
             raise ValueError(f"envs have different numbers of steps: {sorted(steps)}")
         return Batch(tree.index(self.data, slice(0, steps.pop())))

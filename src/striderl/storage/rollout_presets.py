@@ -86,7 +86,7 @@ class ExtraColumnsRollout(RolloutStorage):
     def add(self, transition: Transition, envs: slice | None = None) -> None:
         """Write the next step of these envs (a range of columns; all by default), and what is read from it."""
         envs = slice(0, self.num_envs) if envs is None else envs
-        step = self._cursors[envs.start]
+        step = self.cursors[envs.start]
         if step < self.num_steps:
             # first, because only `super().add` moves on: a step that does not fit leaves the rollout as it was
             self.extra.write((step, envs), self._read(transition, envs))

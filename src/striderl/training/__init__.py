@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from striderl.training.experiment.loading import load_run as load_run
     from striderl.training.experiment.loading import load_sub_policy as load_sub_policy
     from striderl.training.experiment.run import Run as Run
-    from striderl.training.experiment.run import RunOutcome as RunOutcome
     from striderl.training.experiment.run_config import CheckpointSettings as CheckpointSettings
     from striderl.training.experiment.run_config import EnvSettings as EnvSettings
     from striderl.training.experiment.run_config import EvaluationSettings as EvaluationSettings
@@ -34,26 +33,20 @@ if TYPE_CHECKING:
     from striderl.training.experiment.runner_config import PretrainSettings as PretrainSettings
     from striderl.training.experiment.runner_config import RunnerConfig as RunnerConfig
     from striderl.training.guard import DivergedError as DivergedError
-    from striderl.training.guard import FaultReport as FaultReport
-    from striderl.training.guard import Guard as Guard
     from striderl.training.guard import read_faults as read_faults
     from striderl.training.plans import OfflinePlan as OfflinePlan
     from striderl.training.plans import OffPolicyPlan as OffPolicyPlan
     from striderl.training.plans import OnPolicyPlan as OnPolicyPlan
     from striderl.training.record import Record as Record
-    from striderl.training.rsl_rl.build import build_actor_critic as build_actor_critic
     from striderl.training.rsl_rl.build import build_runner as build_runner
     from striderl.training.rsl_rl.build import resume_runner as resume_runner
     from striderl.training.rsl_rl.distillation import DistillationRunner as DistillationRunner
-    from striderl.training.rsl_rl.live_objects import build_teacher as build_teacher
     from striderl.training.rsl_rl.live_objects import load_teacher as load_teacher
     from striderl.training.rsl_rl.on_policy_runner import AmpPolicyRunner as AmpPolicyRunner
     from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner as OnPolicyRunner
     from striderl.training.rsl_rl.stepping import InferencePolicy as InferencePolicy
     from striderl.training.rsl_rl.two_stage_runner import TwoStageRunner as TwoStageRunner
-    from striderl.training.signals import StopSignals as StopSignals
     from striderl.training.trainer import Trainer as Trainer
-    from striderl.training.video import RecordedVideo as RecordedVideo
     from striderl.training.video import record_video as record_video
 
 __getattr__, __dir__, __all__ = lazy(
@@ -64,7 +57,7 @@ __getattr__, __dir__, __all__ = lazy(
         "distributed": ["RankLostError", "Ranks", "setup"],
         "evaluation": ["EvaluationResult", "evaluate"],
         "experiment.loading": ["LoadedRun", "load_run", "load_sub_policy"],
-        "experiment.run": ["RunOutcome", "Run"],
+        "experiment.run": ["Run"],
         "experiment.run_config": [
             "CheckpointSettings",
             "EnvSettings",
@@ -78,17 +71,24 @@ __getattr__, __dir__, __all__ = lazy(
         ],
         "experiment.run_folder": ["RunFolder", "new_run_folder"],
         "experiment.runner_config": ["MotionSettings", "PretrainSettings", "RunnerConfig"],
-        "guard": ["DivergedError", "FaultReport", "Guard", "read_faults"],
+        "guard": ["DivergedError", "read_faults"],
         "plans": ["OffPolicyPlan", "OfflinePlan", "OnPolicyPlan"],
         "record": ["Record"],
-        "rsl_rl.build": ["build_actor_critic", "build_runner", "resume_runner"],
+        "rsl_rl.build": ["build_runner", "resume_runner"],
         "rsl_rl.distillation": ["DistillationRunner"],
-        "rsl_rl.live_objects": ["build_teacher", "load_teacher"],
+        "rsl_rl.live_objects": ["load_teacher"],
         "rsl_rl.on_policy_runner": ["AmpPolicyRunner", "OnPolicyRunner"],
         "rsl_rl.stepping": ["InferencePolicy"],
         "rsl_rl.two_stage_runner": ["TwoStageRunner"],
-        "signals": ["StopSignals"],
         "trainer": ["Trainer"],
-        "video": ["RecordedVideo", "record_video"],
+        "video": ["record_video"],
+    },
+    unlisted={
+        "experiment.run": ["RunOutcome"],
+        "guard": ["FaultReport", "Guard"],
+        "rsl_rl.build": ["build_actor_critic"],
+        "rsl_rl.live_objects": ["build_teacher"],
+        "signals": ["StopSignals"],
+        "video": ["RecordedVideo"],
     },
 )

@@ -125,7 +125,7 @@ class Agent:
     def reset(self, dones: Any = None) -> None:
         """Reset the recurrent state where `dones` [N], of any dtype, is not zero; without it, of all envs.
 
-        Only after a reset of all may the number of envs change.
+        Of a policy with memory, the number of envs may change only after a reset of all.
         """
         if dones is None:
             self._num_envs, self._state = None, {}
@@ -139,12 +139,16 @@ class Agent:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _read(self, obs: Any) -> tuple[dict[str, Tensor], bool]:
+        parts = {name.partition("/")[0] for name in self.policy.obs_spec}
+        if isinstance(obs, tuple) and parts == {str(place) for place in range(len(obs))}:  # a Tuple space
+            obs = {str(place): part for place, part in enumerate(obs)}
         read = read_arrays(obs, self._spec_for(obs), required=self._required, where="the observation")
-        if self._num_envs is None:
+        if self._num_envs is None or (read.num_envs != self._num_envs and not self._state):
             self._begin(read.num_envs)
         elif read.num_envs != self._num_envs:
             raise ValueError(
-                f"the agent was playing {self._num_envs} envs and is given {read.num_envs}; call reset() in between"
+                f"the agent was playing {self._num_envs} envs and is given {read.num_envs}, and its policy remembers "
+                "each; call reset() in between"
             )
         return {name: torch.from_numpy(value).to(self.device) for name, value in read.arrays.items()}, read.single
 

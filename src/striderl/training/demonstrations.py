@@ -110,7 +110,7 @@ class RunStudents:
         if path.name == known:
             return None
         state = load_state(path)
-        policy = copy.deepcopy(self._model(folder))
+        policy = copy.deepcopy(self.model(folder))
         if isinstance(policy, Policy) and "actor_state_dict" in state:
             layout = RslRlLayout(policy, self._orders)
             for who in (ACTOR, CRITIC):
@@ -121,7 +121,7 @@ class RunStudents:
             policy.load_state_dict(weights_in(state))
         return Student(policy, iteration, path.name)
 
-    def _model(self, folder: Path) -> StudentPolicy:
+    def model(self, folder: Path) -> StudentPolicy:
         """Return a student of the right shape, built once."""
         if self._policy is None and self._train_cfg is None and is_log_dir(folder):
             obs_spec, action_spec, _ = read_specs(folder)

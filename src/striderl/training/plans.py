@@ -82,6 +82,12 @@ class OffPolicyPlan:
                 f"OffPolicyPlan.num_steps_per_env={self.num_steps_per_env} is not a multiple of "
                 f"train_every={self.train_every}"
             )
+        if 0 < self.total_steps <= self.learning_starts:
+            raise ValueError(
+                f"OffPolicyPlan.total_steps={self.total_steps} are over before learning begins, after "
+                f"learning_starts={self.learning_starts} random steps: nothing would be learned. Give more steps, or "
+                "fewer random ones (plan.learning_starts)"
+            )
         if self.overlap and self.num_steps_per_env == self.train_every:
             raise ValueError(
                 "OffPolicyPlan.overlap wants several rounds in an iteration, between which envs and learner overlap; "

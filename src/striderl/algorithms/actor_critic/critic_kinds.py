@@ -98,7 +98,7 @@ class ClippedMeans:
         return members
 
 
-class SubsetMeans:
+class SubsetMeans(ClippedMeans):
     """Takes the minimum of a random subset of members (Chen et al. 2021); the policy maximises the mean of all."""
 
     def __init__(self, subset: int = 2) -> None:
@@ -120,27 +120,9 @@ class SubsetMeans:
         chosen = noise["members"][0].topk(self.subset).indices
         return members.index_select(0, chosen).amin(dim=0)
 
-    def bootstrap(
-        self, members: Tensor, reward: Tensor, discount: Tensor, cost: Tensor | None, noise: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Return the target of the value."""
-        return td_target(reward, discount, after_cost(self.for_target(members, noise), cost))
-
-    def target_mean(self, target: Tensor) -> Tensor:
-        """Return the targets."""
-        return target
-
     def for_actor(self, members: Tensor) -> Tensor:
         """Return the mean."""
         return members.mean(dim=0)
-
-    def loss(self, members: Tensor, target: Tensor) -> Tensor:
-        """Return the squared errors, summed over members."""
-        return (members - target).square().sum(dim=0)
-
-    def means(self, members: Tensor) -> Tensor:
-        """Return the members."""
-        return members
 
 
 class TruncatedQuantiles:

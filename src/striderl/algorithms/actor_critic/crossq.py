@@ -21,15 +21,13 @@ from torch import Tensor
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     Temperature,
     cleaned,
     counted,
     frozen,
-    load_parts,
     module_updater,
     sample_noise_spec,
-    sampler_for,
-    save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.terms.term import Term
@@ -42,8 +40,6 @@ from striderl.networks.ensemble import EnsembleMoments, RenormEnsembleMlp
 from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.value_functions import QFunction, QFunctionConfig
-from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Sampler
 
 
 @suggests_fields
@@ -97,9 +93,10 @@ def crossq(
     return CrossQ(policy, QFunction(obs_spec, action_spec, members), config)
 
 
-class CrossQ:
+class CrossQ(OffPolicyLearner):
     """Losses, targets and the update of CrossQ for a policy and its Q-functions."""
 
+    config: CrossQConfig
     Config = CrossQConfig
     summary = "SAC without target networks, by batch renormalisation, for real-valued actions"
     loop = OFF_POLICY
@@ -141,40 +138,23 @@ class CrossQ:
         low, _, _ = box_bounds(policy.action_spec, "CrossQ")
         self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
         rate, norm, mode = config.learning_rate, config.max_grad_norm, config.mode
-        self._actor_updater = module_updater("actor", policy, rate, norm, mode, beta1=config.beta1)
-        self._critic_updater = module_updater("critic", critic, rate, norm, mode, beta1=config.beta1)
-        self._temperature_updater = module_updater("temperature", self.temperature, rate, norm, mode)
+        self.actor_updater = module_updater("actor", policy, rate, norm, mode, beta1=config.beta1)
+        self.critic_updater = module_updater("critic", critic, rate, norm, mode, beta1=config.beta1)
+        self.temperature_updater = module_updater("temperature", self.temperature, rate, norm, mode)
         self.num_updates = 0
         self._actor = actor or BehaviourActor(policy, Sample())
         self.terms = RewardTerms(terms, policy, mode)
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
 
-    def actor(self) -> ExploringActor:
-        """Return the actor that collects: samples of the policy."""
-        return self._actor
-
-    def view(self) -> View:
-        """Return n-step samples."""
-        return self.terms.view(self.config.n_step, self.config.gamma)
-
-    def sampler(self, seed: int) -> Sampler:
-        """Return a uniform or prioritized sampler."""
-        return sampler_for(seed, self.config.prioritized)
-
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return the noise of an action in the state and of one in the next."""
         spec = sample_noise_spec(self.policy)
         return {"action": spec, "next_action": spec}
 
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
-
     def graph_key(self) -> Hashable:
         """Return whether the actor steps in the next gradient step, and what is not frozen."""
-        updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
+        updaters = (self.actor_updater, self.critic_updater, self.temperature_updater)
         return self.num_updates % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
@@ -184,17 +164,17 @@ class CrossQ:
     ) -> dict[str, Tensor]:
         """Step the critics and their statistics; every so often the actor and the temperature."""
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
-        minibatch["next_action"], minibatch["cost"] = self._next_action(minibatch)
+        minibatch["next_action"], minibatch["cost"] = self.next_action(minibatch)
         target, error, moments = self._looked_at(minibatch)
         minibatch["target"] = target
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
         self._members.update_normalization(moments)
         if self.num_updates % self.config.actor_every == 0:
             with frozen(self.critic):
-                numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                numbers |= self.actor_updater.step(self.actor_losses, minibatch)
             if self.config.learn_temperature:
                 minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
-                numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+                numbers |= self.temperature_updater.step(self.temperature.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.num_updates += 1
         numbers["temperature"] = self.temperature.value().detach()
@@ -203,7 +183,7 @@ class CrossQ:
         return numbers
 
     @torch.no_grad()
-    def _next_action(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def next_action(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return a' and α log π(a'|s')."""
         distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["next_action"])
@@ -231,7 +211,7 @@ class CrossQ:
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
         """Compute TD targets."""
-        action, cost = self._next_action(minibatch)
+        action, cost = self.next_action(minibatch)
         target, _, _ = self._looked_at({**minibatch, "next_action": action, "cost": cost})
         return target
 
@@ -250,32 +230,19 @@ class CrossQ:
         loss = counted_mean(self.temperature.value().detach() * log_prob - value, counted(minibatch))
         return {"actor_loss": (1.0, loss)}, {"entropy": -counted_mean(log_prob.detach(), counted(minibatch))}
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers of the observation from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.critic.update_normalization(columns["obs"], columns["valid"])
-        self.terms.update_normalization(columns)
-
     # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _observers(self) -> tuple[ActorPolicy, QFunction]:
+        return self.policy, self.critic
 
     def _parts(self) -> dict[str, Any]:
         return {
             "policy": self.policy,
             "critic": self.critic,
             "temperature": self.temperature,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "temperature_updater": self._temperature_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "temperature_updater": self.temperature_updater,
             "actor": self._actor,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned, the critics' moments included."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])

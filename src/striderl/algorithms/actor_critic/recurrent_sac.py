@@ -21,17 +21,15 @@ from striderl.algorithms.actor_critic.sac import SACConfig
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     TargetNetwork,
     Temperature,
     cleaned,
     frozen,
-    load_parts,
     module_updater,
     sample_noise_spec,
-    sampler_for,
-    save_parts,
 )
-from striderl.algorithms.reward_terms import RewardTerms, single_steps
+from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.sequence_learning import (
     SEQUENCE_BATCHES,
     ReplayState,
@@ -52,7 +50,6 @@ from striderl.ops.trajectories import sequence_priority
 from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.value_functions import QFunction
 from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Sampler
 from striderl.storage.replay.views import SequenceView
 
 
@@ -65,9 +62,10 @@ class RecurrentSACConfig(SACConfig):
     """How sequences are replayed."""
 
 
-class RecurrentSAC:
+class RecurrentSAC(OffPolicyLearner):
     """Losses, targets and the update of SAC on sequences."""
 
+    config: SACConfig
     Config: ClassVar[type[Any]] = RecurrentSACConfig
     summary = "soft actor-critic with a memory from replayed sequences, for real-valued actions"
     loop = OFF_POLICY
@@ -114,29 +112,21 @@ class RecurrentSAC:
         low, _, _ = box_bounds(policy.action_spec, "RecurrentSAC")
         self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
         norm, mode, decay = config.max_grad_norm, config.mode, config.weight_decay
-        self._actor_updater = module_updater("actor", policy, config.actor_learning_rate, norm, mode, decay)
-        self._critic_updater = module_updater("critic", critic, config.critic_learning_rate, norm, mode, decay)
-        self._temperature_updater = module_updater(
+        self.actor_updater = module_updater("actor", policy, config.actor_learning_rate, norm, mode, decay)
+        self.critic_updater = module_updater("critic", critic, config.critic_learning_rate, norm, mode, decay)
+        self.temperature_updater = module_updater(
             "temperature", self.temperature, config.temperature_learning_rate, norm, mode
         )
         self.target = TargetNetwork(critic)
         self.terms = RewardTerms(terms, policy, config.mode)
         self.num_updates = 0
-        self._actor = BehaviourActor(policy, Sample())
+        self._actor: BehaviourActor = BehaviourActor(policy, Sample())
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
-
-    def actor(self) -> BehaviourActor:
-        """Return the actor that collects: samples of the policy."""
-        return self._actor
 
     def view(self) -> View:
         """Return sequences with their burn-in."""
         return SequenceView(self.sequence.length, burn_in=self.sequence.burn_in)
-
-    def sampler(self, seed: int) -> Sampler:
-        """Return a uniform or prioritized sampler of the starts of sequences."""
-        return sampler_for(seed, self.config.prioritized)
 
     def replay_state(self) -> ReplayState:
         """Return the spec of the actor's memory in the replay."""
@@ -148,11 +138,6 @@ class RecurrentSAC:
         steps = {"action": spec, "next_action": spec, **self.kind.noise(self.critic.config.num_members)}
         return per_step(steps, self.sequence.length)
 
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
-
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
     def update(
@@ -161,15 +146,15 @@ class RecurrentSAC:
         """Step the critics, then the actor and the temperature, then update the target networks."""
         minibatch = self.minibatch(sample, weight, noise)
         minibatch["target"] = self.targets(minibatch)
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
         if self.num_updates % self.config.actor_every == 0:
-            minibatch["features"] = self._features(minibatch)
+            minibatch["features"] = self.critic_features(minibatch)
             for _ in range(self.config.actor_every):
                 with frozen(self.critic):
-                    numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                    numbers |= self.actor_updater.step(self.actor_losses, minibatch)
                 if self.config.learn_temperature:
                     minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
-                    numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+                    numbers |= self.temperature_updater.step(self.temperature.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.target.follow(self.config.tau)
         self.num_updates += 1
@@ -240,7 +225,8 @@ class RecurrentSAC:
         return self.critic.value(features, minibatch["act"])
 
     @torch.no_grad()
-    def _features(self, minibatch: Mapping[str, Any]) -> Tensor:
+    def critic_features(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return the critics' features [T · B, F] at the steps to learn from, without gradient."""
         return self._woven(self.critic, minibatch, "critic_state").index_select(0, minibatch["here"])
 
     def _woven(self, critic: QFunction, minibatch: Mapping[str, Any], state: str) -> Tensor:
@@ -255,15 +241,10 @@ class RecurrentSAC:
         error = (means - self.kind.target_mean(minibatch["target"])).abs().mean(dim=0)
         return sequence_priority(error.view(shape), minibatch["valid"].view(shape), self.sequence.eta)
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.critic.update_normalization(columns["obs"], columns["valid"])
-        if len(self.terms):
-            self.terms.update_normalization(single_steps(columns))
-
     # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _observers(self) -> tuple[ActorPolicy, QFunction]:
+        return self.policy, self.critic
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -271,17 +252,8 @@ class RecurrentSAC:
             "critic": self.critic,
             "temperature": self.temperature,
             "target": self.target,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "temperature_updater": self._temperature_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "temperature_updater": self.temperature_updater,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])

@@ -29,17 +29,15 @@ from striderl.algorithms.actor_critic.critic_kinds import ClippedMeans, CriticKi
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     TargetNetwork,
     Temperature,
     check_head,
     cleaned,
     counted,
     frozen,
-    load_parts,
     module_updater,
     sample_noise_spec,
-    sampler_for,
-    save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.terms.term import Term
@@ -51,8 +49,6 @@ from striderl.data.specs import ObsSpec
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.value_functions import QFunction, QFunctionConfig
-from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Sampler
 
 
 @suggests_fields
@@ -100,9 +96,10 @@ class SACConfig:
             raise ValueError(f"init_temperature is positive, found {self.init_temperature}")
 
 
-class SAC:
+class SAC(OffPolicyLearner):
     """Losses, targets and the update of SAC for a policy and its Q-functions."""
 
+    config: SACConfig
     Config: ClassVar[type[Any]] = SACConfig
     summary = "soft actor-critic from replay, for real-valued actions"
     loop = OFF_POLICY
@@ -144,13 +141,13 @@ class SAC:
         self.temperature = Temperature(config.init_temperature).to(device)
         low, _, _ = box_bounds(policy.action_spec, "SAC")
         self.target_entropy = -float(low.numel()) if config.target_entropy is None else config.target_entropy
-        self._actor_updater = module_updater(
+        self.actor_updater = module_updater(
             "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
-        self._critic_updater = module_updater(
+        self.critic_updater = module_updater(
             "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
-        self._temperature_updater = module_updater(
+        self.temperature_updater = module_updater(
             "temperature", self.temperature, config.temperature_learning_rate, config.max_grad_norm, config.mode
         )
         self.target = TargetNetwork(critic)
@@ -160,31 +157,14 @@ class SAC:
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
 
-    def actor(self) -> ExploringActor:
-        """Return the actor that collects: samples of the policy."""
-        return self._actor
-
-    def view(self) -> View:
-        """Return n-step samples."""
-        return self.terms.view(self.config.n_step, self.config.gamma)
-
-    def sampler(self, seed: int) -> Sampler:
-        """Return a uniform or prioritized sampler."""
-        return sampler_for(seed, self.config.prioritized)
-
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return the noise of an action in the state and of one in the next."""
         spec = sample_noise_spec(self.policy)
         return {"action": spec, "next_action": spec, **self.kind.noise(self.critic.config.num_members)}
 
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
-
     def graph_key(self) -> Hashable:
         """Return whether the actor steps in the next gradient step, and what is not frozen."""
-        updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
+        updaters = (self.actor_updater, self.critic_updater, self.temperature_updater)
         return self.num_updates % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
@@ -196,14 +176,14 @@ class SAC:
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
         if self.num_updates % self.config.actor_every == 0:
             for _ in range(self.config.actor_every):
                 with frozen(self.critic):
-                    numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                    numbers |= self.actor_updater.step(self.actor_losses, minibatch)
                 if self.config.learn_temperature:
                     minibatch["entropy_gap"] = numbers["entropy"] - self.target_entropy
-                    numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+                    numbers |= self.temperature_updater.step(self.temperature.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.target.follow(self.config.tau)
         self.num_updates += 1
@@ -243,14 +223,10 @@ class SAC:
         error: Tensor = (means - self.kind.target_mean(minibatch["target"])).abs().mean(dim=0)
         return error
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.critic.update_normalization(columns["obs"], columns["valid"])
-        self.terms.update_normalization(columns)
-
     # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _observers(self) -> tuple[ActorPolicy, QFunction]:
+        return self.policy, self.critic
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -258,21 +234,12 @@ class SAC:
             "critic": self.critic,
             "temperature": self.temperature,
             "target": self.target,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "temperature_updater": self._temperature_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "temperature_updater": self.temperature_updater,
             "actor": self._actor,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])
 
 
 # -- REDQ --------------------------------------------------------------------------------------------------------------

@@ -21,29 +21,24 @@ from torch import Tensor
 from striderl.algorithms.building import CRITIC_SEED, OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     TargetNetwork,
     Temperature,
     cleaned,
     counted,
-    load_parts,
     module_updater,
-    sampler_for,
-    save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.terms.term import Term
 from striderl.collect.actors.behaviours import BehaviourActor, ExploringActor, Sample
 from striderl.data.actions import ActionSpec, DiscreteSpec
 from striderl.data.checked_fields import check_field_types, suggests_fields
-from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec
 from striderl.networks.distributions.categorical import FORBIDDEN, Categorical
 from striderl.ops.td import counted_mean, td_target, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.settings import q_function_config
 from striderl.policies.value_functions import ChoiceQFunction, QFunctionConfig
-from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Sampler
 
 
 @suggests_fields
@@ -100,9 +95,10 @@ def discrete_sac(
     return DiscreteSAC(policy, ChoiceQFunction(obs_spec, action_spec, critic), config)
 
 
-class DiscreteSAC:
+class DiscreteSAC(OffPolicyLearner):
     """Losses, targets and the update of discrete SAC for a policy and its Q-functions."""
 
+    config: DiscreteSACConfig
     Config = DiscreteSACConfig
     summary = "soft actor-critic from replay, for choices"
     loop = OFF_POLICY
@@ -141,9 +137,9 @@ class DiscreteSAC:
         self.config = config = config or DiscreteSACConfig()
         self.temperature = Temperature(config.init_temperature).to(next(policy.parameters()).device)
         norm, mode = config.max_grad_norm, config.mode
-        self._actor_updater = module_updater("actor", policy, config.actor_learning_rate, norm, mode)
-        self._critic_updater = module_updater("critic", critic, config.critic_learning_rate, norm, mode)
-        self._temperature_updater = module_updater(
+        self.actor_updater = module_updater("actor", policy, config.actor_learning_rate, norm, mode)
+        self.critic_updater = module_updater("critic", critic, config.critic_learning_rate, norm, mode)
+        self.temperature_updater = module_updater(
             "temperature", self.temperature, config.temperature_learning_rate, norm, mode
         )
         self.target = TargetNetwork(critic)
@@ -153,30 +149,9 @@ class DiscreteSAC:
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
 
-    def actor(self) -> ExploringActor:
-        """Return the actor that collects: samples of the policy."""
-        return self._actor
-
-    def view(self) -> View:
-        """Return n-step samples."""
-        return self.terms.view(self.config.n_step, self.config.gamma)
-
-    def sampler(self, seed: int) -> Sampler:
-        """Return a uniform or prioritized sampler."""
-        return sampler_for(seed, self.config.prioritized)
-
-    def noise(self) -> Mapping[str, NoiseSpec]:
-        """Return nothing."""
-        return {}
-
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
-
     def graph_key(self) -> Hashable:
         """Return what is not frozen: but for that, all gradient steps are alike."""
-        updaters = (self._actor_updater, self._critic_updater, self._temperature_updater)
+        updaters = (self.actor_updater, self.critic_updater, self.temperature_updater)
         return tuple(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
@@ -188,12 +163,12 @@ class DiscreteSAC:
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
-        minibatch["least"] = self._least(minibatch)
-        numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
+        minibatch["least"] = self.least_values(minibatch)
+        numbers |= self.actor_updater.step(self.actor_losses, minibatch)
         if self.config.learn_temperature:
             minibatch["entropy_gap"] = numbers["entropy_gap"]
-            numbers |= self._temperature_updater.step(self.temperature.losses, minibatch)
+            numbers |= self.temperature_updater.step(self.temperature.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.target.follow(self.config.tau)
         self.num_updates += 1
@@ -237,7 +212,8 @@ class DiscreteSAC:
         return distribution.log_probs
 
     @torch.no_grad()
-    def _least(self, minibatch: Mapping[str, Any]) -> Tensor:
+    def least_values(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return the least Q-value of every choice [B, n], without gradient."""
         least: Tensor = self.critic(minibatch["obs"]).amin(dim=0)
         return least
 
@@ -252,14 +228,10 @@ class DiscreteSAC:
         error: Tensor = (self._value_of_choices(minibatch) - minibatch["target"]).abs().mean(dim=0)
         return error
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.critic.update_normalization(columns["obs"], columns["valid"])
-        self.terms.update_normalization(columns)
-
     # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _observers(self) -> tuple[ActorPolicy, ChoiceQFunction]:
+        return self.policy, self.critic
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -267,21 +239,12 @@ class DiscreteSAC:
             "critic": self.critic,
             "temperature": self.temperature,
             "target": self.target,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "temperature_updater": self._temperature_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "temperature_updater": self.temperature_updater,
             "actor": self._actor,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])
 
 
 def soft_value(log_probs: Tensor, values: Tensor, temperature: Tensor) -> Tensor:

@@ -21,15 +21,13 @@ from striderl.algorithms.actor_critic.critic_kinds import ClippedMeans, CriticKi
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext, build_actor, build_critics
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     TargetNetwork,
     check_head,
     cleaned,
     counted,
     frozen,
-    load_parts,
     module_updater,
-    sampler_for,
-    save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.terms.term import Term
@@ -48,8 +46,6 @@ from striderl.data.specs import ObsSpec
 from striderl.ops.td import counted_mean, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.value_functions import QFunction, QFunctionConfig
-from striderl.storage.replay.replay import View
-from striderl.storage.replay.samplers import Sampler
 
 
 @suggests_fields
@@ -105,9 +101,10 @@ def ddpg_config(*, actor_learning_rate: float = 1e-3, critic_learning_rate: floa
     )
 
 
-class TD3:
+class TD3(OffPolicyLearner):
     """Losses, targets and the update of TD3 for a deterministic policy and its Q-functions."""
 
+    config: TD3Config
     Config: ClassVar[type[Any]] = TD3Config
     summary = "twin delayed deterministic policy gradient from replay, for real-valued actions"
     loop = OFF_POLICY
@@ -149,10 +146,10 @@ class TD3:
         if behaviour is not None and actor is not None:
             raise ValueError("TD3 takes a behaviour or an actor; the actor has a behaviour of its own")
         self.config = config = config or TD3Config()
-        self._actor_updater = module_updater(
+        self.actor_updater = module_updater(
             "actor", policy, config.actor_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
-        self._critic_updater = module_updater(
+        self.critic_updater = module_updater(
             "critic", critic, config.critic_learning_rate, config.max_grad_norm, config.mode, config.weight_decay
         )
         self.target_policy, self.target_critic = TargetNetwork(policy), TargetNetwork(critic)
@@ -167,31 +164,14 @@ class TD3:
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
 
-    def actor(self) -> ExploringActor:
-        """Return the actor that collects: the policy with noise."""
-        return self._actor
-
-    def view(self) -> View:
-        """Return n-step samples."""
-        return self.terms.view(self.config.n_step, self.config.gamma)
-
-    def sampler(self, seed: int) -> Sampler:
-        """Return a uniform or prioritized sampler."""
-        return sampler_for(seed, self.config.prioritized)
-
     def noise(self) -> Mapping[str, NoiseSpec]:
         """Return the smoothing noise, and that of the critic ensemble."""
         smoothing = NoiseSpec(shape=tuple(self._low.shape), kind="normal")
         return {"smoothing": smoothing, **self.kind.noise(self.critic.config.num_members)}
 
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Set the noise, or act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
-
     def graph_key(self) -> Hashable:
         """Return whether actor and targets are updated in the next gradient step, and what is not frozen."""
-        updaters = (self._actor_updater, self._critic_updater)
+        updaters = (self.actor_updater, self.critic_updater)
         return (self.num_updates + 1) % self.config.actor_every == 0, *(each.trainable() for each in updaters)
 
     # -- one gradient step ---------------------------------------------------------------------------------------------
@@ -203,12 +183,12 @@ class TD3:
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         if self.config.prioritized:
             minibatch["target"] = self.targets(minibatch)
-        numbers = self._critic_updater.step(self.critic_losses, minibatch)
+        numbers = self.critic_updater.step(self.critic_losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.num_updates += 1
         if self.num_updates % self.config.actor_every == 0:
             with frozen(self.critic):
-                numbers |= self._actor_updater.step(self.actor_losses, minibatch)
+                numbers |= self.actor_updater.step(self.actor_losses, minibatch)
             self.target_policy.follow(self.config.tau)
             self.target_critic.follow(self.config.tau)
         if self.config.prioritized:
@@ -246,14 +226,10 @@ class TD3:
         error: Tensor = (means - self.kind.target_mean(minibatch["target"])).abs().mean(dim=0)
         return error
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.critic.update_normalization(columns["obs"], columns["valid"])
-        self.terms.update_normalization(columns)
-
     # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _observers(self) -> tuple[ActorPolicy, QFunction]:
+        return self.policy, self.critic
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -261,20 +237,11 @@ class TD3:
             "critic": self.critic,
             "target_policy": self.target_policy,
             "target_critic": self.target_critic,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
             "actor": self._actor,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])
 
 
 # -- DDPG --------------------------------------------------------------------------------------------------------------

@@ -109,9 +109,9 @@ class IQL:
         self.policy, self.critic, self.value = policy, critic, value
         self.config = config = config or IQLConfig()
         rate, norm = config.learning_rate, config.max_grad_norm
-        self._actor_updater = module_updater("actor", policy, rate, norm, config.mode)
-        self._critic_updater = module_updater("critic", critic, rate, norm, config.mode)
-        self._value_updater = module_updater("value", value, rate, norm, config.mode)
+        self.actor_updater = module_updater("actor", policy, rate, norm, config.mode)
+        self.critic_updater = module_updater("critic", critic, rate, norm, config.mode)
+        self.value_updater = module_updater("value", value, rate, norm, config.mode)
         self.target = TargetNetwork(critic)
         self._actor = BehaviourActor(policy, Sample())
 
@@ -145,13 +145,13 @@ class IQL:
         minibatch = {**cleaned(sample), "weight": weight}
         with torch.no_grad():
             minibatch["q_value"] = members_of(self.target.network, minibatch).amin(dim=0)
-        numbers = self._value_updater.step(self.value_losses, minibatch)
+        numbers = self.value_updater.step(self.value_losses, minibatch)
         with torch.no_grad():
             minibatch["advantage"] = minibatch["q_value"] - self.value(minibatch["obs"])
             following = self.value(minibatch["obs_next"])
             minibatch["target"] = td_target(minibatch["rew"], minibatch["discount"], following)
-        numbers |= self._actor_updater.step(self.actor_losses, minibatch)
-        numbers |= self._critic_updater.step(self.critic_losses, minibatch)
+        numbers |= self.actor_updater.step(self.actor_losses, minibatch)
+        numbers |= self.critic_updater.step(self.critic_losses, minibatch)
         self.target.follow(self.config.tau)
         return numbers
 
@@ -189,9 +189,9 @@ class IQL:
             "critic": self.critic,
             "value": self.value,
             "target": self.target,
-            "actor_updater": self._actor_updater,
-            "critic_updater": self._critic_updater,
-            "value_updater": self._value_updater,
+            "actor_updater": self.actor_updater,
+            "critic_updater": self.critic_updater,
+            "value_updater": self.value_updater,
         }
 
     def state_dict(self) -> dict[str, Any]:

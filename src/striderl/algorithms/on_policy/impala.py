@@ -16,33 +16,25 @@ The targets belong to the weights of the moment, so they are computed in each st
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic, refuse_terms
 from striderl.algorithms.on_policy_targets import (
     Losses,
-    check_learner_parts,
+    WholeRolloutLearner,
     finite_rows,
     next_values,
     reward_like,
     zero_where_not,
 )
-from striderl.algorithms.terms.term import Term
-from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.data import tree
-from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types, suggests_fields
-from striderl.execution.modes import ExecutionConfig
-from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.ops.losses import clipped_surrogate, explained_variance, mean_std, normalised, valid_mean, value_loss
-from striderl.ops.moments import AllReduce
 from striderl.ops.returns import VTrace, vtrace
-from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
 
 
@@ -118,57 +110,18 @@ class BehaviourRollout(NamedTuple):
     """The policy's memory before the first step, [N, …] each; empty when it has none."""
 
 
-class IMPALA:
+class IMPALA(WholeRolloutLearner):
     """Losses, targets and the update of IMPALA for a policy."""
 
+    config: IMPALAConfig
     Config = IMPALAConfig
     summary = "actor-critic with V-trace, for rollouts of an older policy too; with or without a clipped surrogate"
-    loop = ON_POLICY
     corrects_staleness = True
-    learns_in_ranks = True
-
-    @classmethod
-    def build_policy(cls, config: IMPALAConfig, context: BuildContext) -> Policy:
-        """Build the policy alone."""
-        return build_actor_critic(context)
-
-    @classmethod
-    def build(cls, config: IMPALAConfig, context: BuildContext, terms: Sequence[Term] = ()) -> IMPALA:
-        """Build IMPALA from its config; it takes no terms."""
-        refuse_terms(context, terms)
-        return cls(cls.build_policy(config, context), config, mode=context.mode, reduce=context.reduce)
-
-    def __init__(
-        self,
-        policy: Policy,
-        config: IMPALAConfig | None = None,
-        *,
-        mode: str | ExecutionConfig = "eager",
-        reduce: AllReduce | None = None,
-    ) -> None:
-        """Create the updater of the policy; see `PPO` for mode and reduce."""
-        check_learner_parts("IMPALA", policy, config, IMPALAConfig)
-        self.policy = policy
-        self.config = config = config or IMPALAConfig()
-        group = GroupConfig(
-            optimizer=config.optimizer_class_name,
-            learning_rate=config.learning_rate,
-            max_grad_norm=config.max_grad_norm,
-            eps=config.optimizer_eps,
-        )
-        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)}, mode=mode, reduce=reduce)
 
     @property
     def num_updates_per_rollout(self) -> int:
         """Number of gradient steps per rollout."""
         return self.config.num_learning_epochs
-
-    def actor(self) -> PolicyActor:
-        """Return the actor that collects: samples of the policy."""
-        return PolicyActor(self.policy)
-
-    def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
-        """Accept rollouts of any size."""
 
     @torch.no_grad()
     def prepare(
@@ -248,29 +201,3 @@ class IMPALA:
             c_bar=config.c_bar,
             valid=data["valid"],
         )
-
-    def update(self, prepared: BehaviourRollout, generator: torch.Generator) -> dict[str, Tensor]:
-        """Take the gradient steps on the whole rollout; nothing is shuffled, so the generator is not used."""
-        self.updater.attach()
-        numbers = self.updater.run(self.losses, [prepared] * self.config.num_learning_epochs).mean
-        group = self.updater.groups["policy"]
-        return {
-            **numbers,
-            "learning_rate": group.learning_rate.clone(),
-            "skipped_updates": group.num_skipped.clone(),
-        }
-
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from stored columns, after the steps."""
-        with self.updater.pooled():
-            self.policy.update_normalization(columns["obs"], columns["valid"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the policy and its optimiser, as copies: training goes on without changing them."""
-        return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved policy and optimiser."""
-        self.policy.load_state_dict(state["policy"])
-        self.updater.load_state_dict(state["updater"])

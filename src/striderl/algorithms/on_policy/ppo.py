@@ -109,7 +109,7 @@ class PPO:
         """Number of rollouts learned from: the position of the learning-rate scheduler."""
         self._targets_function: tuple[RolloutStorage, Callable[[dict[str, Any]], dict[str, Any]]] | None = None
         self._memory = tuple(policy.state_spec())
-        self._std_floor = StdFloor(policy.head, config.clip_min_std)
+        self.std_floor = StdFloor(policy.head, config.clip_min_std)
         name = config.lr_scheduler_class_name
         self._scheduler = learning_rate_rule(name, config.learning_rate, config.lr_scheduler) if name else None
         self._follow_schedules()
@@ -347,7 +347,7 @@ class PPO:
         function: Function = self.compute_losses
         if self.updater.mode.records and prepared.initial_state:
             function = in_slots(self.policy, function, minibatches)
-        progress = self.updater.run(function, minibatches, self._rule)
+        progress = self.updater.run(function, minibatches, self.step_rule)
         groups = self.updater.groups
         numbers = {
             **prepared.numbers,
@@ -359,7 +359,7 @@ class PPO:
         self.after_update(prepared)
         return numbers
 
-    def _rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
+    def step_rule(self, numbers: Mapping[str, Tensor], groups: Mapping[str, ParameterGroup]) -> None:
         """Adapt the policy's learning rate to the desired KL, if configured."""
         if self.config.schedule == "adaptive":
             rate = adapted_learning_rate(groups[POLICY].learning_rate, numbers["kl"], self.config.desired_kl)
@@ -372,7 +372,7 @@ class PPO:
 
         `update` calls it last. The values of this rollout were predicted, and read, with the statistics from before it.
         """
-        self._std_floor.lift()
+        self.std_floor.lift()
         if self.value_normalizer is not None:
             with self.updater.pooled():
                 self.value_normalizer.update(prepared.raw_returns, prepared.columns["valid"])

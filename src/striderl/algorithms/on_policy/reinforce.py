@@ -15,37 +15,27 @@ The factor gamma^t in front of each term, which the theorem for discounted retur
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic, refuse_terms
 from striderl.algorithms.on_policy_targets import (
     Losses,
     Targets,
-    check_learner_parts,
+    WholeRolloutLearner,
     cut_before_invalid,
     next_values,
     policy_gradient_losses,
     reward_like,
     run_whole,
-    take_step,
     whole_targets,
     zero_where_not,
 )
-from striderl.algorithms.terms.term import Term
-from striderl.collect.actors.policy_actor import PolicyActor
-from striderl.data import tree
-from striderl.data.arena import Columns
 from striderl.data.checked_fields import check_field_types, suggests_fields
-from striderl.execution.modes import ExecutionConfig
-from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
-from striderl.ops.moments import AllReduce
+from striderl.execution.updater import GroupConfig
 from striderl.ops.returns import backward_scan, discounted_returns
-from striderl.policies.policy import Policy
 from striderl.storage.rollout import RolloutStorage
 
 
@@ -83,58 +73,21 @@ class REINFORCEConfig:
             raise ValueError(f"value_loss_coef={self.value_loss_coef} has no effect without a baseline; leave it out")
 
 
-class REINFORCE:
+class REINFORCE(WholeRolloutLearner):
     """Losses, targets and the update of REINFORCE for a policy."""
 
+    config: REINFORCEConfig
     Config = REINFORCEConfig
     summary = "the policy gradient with or without a learned baseline"
-    loop = ON_POLICY
-    learns_in_ranks = True
 
-    @classmethod
-    def build_policy(cls, config: REINFORCEConfig, context: BuildContext) -> Policy:
-        """Build the policy alone."""
-        return build_actor_critic(context)
-
-    @classmethod
-    def build(cls, config: REINFORCEConfig, context: BuildContext, terms: Sequence[Term] = ()) -> REINFORCE:
-        """Build REINFORCE from its config; it takes no terms."""
-        refuse_terms(context, terms)
-        return cls(cls.build_policy(config, context), config, mode=context.mode, reduce=context.reduce)
-
-    def __init__(
-        self,
-        policy: Policy,
-        config: REINFORCEConfig | None = None,
-        *,
-        mode: str | ExecutionConfig = "eager",
-        reduce: AllReduce | None = None,
-    ) -> None:
-        """Create the updater of the policy; without a baseline the critic is not updated.
-
-        See `PPO` for mode and reduce.
-        """
-        check_learner_parts("REINFORCE", policy, config, REINFORCEConfig)
-        self.policy = policy
-        self.config = config = config or REINFORCEConfig()
-        group = GroupConfig(
+    def optimizer_settings(self) -> GroupConfig:
+        """Return the optimiser and its settings; without a baseline the critic is not updated, having no loss."""
+        config = self.config
+        return GroupConfig(
             optimizer=config.optimizer_class_name,
             learning_rate=config.learning_rate,
             max_grad_norm=config.max_grad_norm,
         )
-        self.updater = Updater({"policy": ParameterGroup(policy.parameters(), group)}, mode=mode, reduce=reduce)
-
-    @property
-    def num_updates_per_rollout(self) -> int:
-        """Number of gradient steps per rollout: one."""
-        return 1
-
-    def actor(self) -> PolicyActor:
-        """Return the actor that collects: samples of the policy."""
-        return PolicyActor(self.policy)
-
-    def check_rollout(self, num_steps: int, num_envs: int, columns: Columns | None = None) -> None:
-        """Accept rollouts of any size; how many samples an episode that is cut costs is in `used_fraction`."""
 
     @torch.no_grad()
     def prepare(
@@ -176,25 +129,6 @@ class REINFORCE:
         value_coef = config.value_loss_coef if config.baseline else 0.0
         losses, stats = policy_gradient_losses(output, targets, value_coef=value_coef, entropy_coef=config.entropy_coef)
         return losses, {**stats, "used_fraction": targets.counts.to(torch.float32).mean()}
-
-    def update(self, prepared: Targets, generator: torch.Generator) -> dict[str, Tensor]:
-        """Take one step on the whole rollout; nothing is shuffled, so the generator is not used."""
-        return take_step(self.updater, self.losses, prepared)
-
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from stored columns, after the step."""
-        with self.updater.pooled():
-            self.policy.update_normalization(columns["obs"], columns["valid"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the policy and its optimiser, as copies: training goes on without changing them."""
-        return {"policy": tree.copy(dict(self.policy.state_dict())), "updater": self.updater.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved policy and optimiser."""
-        self.policy.load_state_dict(state["policy"])
-        self.updater.load_state_dict(state["updater"])
 
 
 def ends_within(terminated: Tensor, truncated: Tensor) -> Tensor:

@@ -235,7 +235,7 @@ class AdversarialReward(Term):
         rows[:, -1] = 1.0
         return rows
 
-    def _policy_side(self, minibatch: Mapping[str, Any], number: Tensor) -> tuple[Tensor, Tensor]:
+    def policy_side(self, minibatch: Mapping[str, Any], number: Tensor) -> tuple[Tensor, Tensor]:
         """Return policy rows [B', F] and which of them are valid; `number` seeds the draw."""
         rows, counts, ended = self._minibatch_rows(minibatch)
         if self.config.replay_size:
@@ -269,7 +269,7 @@ class AdversarialReward(Term):
         rows = torch.where(chosen.unsqueeze(-1), drawn, own.rows)
         return _Rows(rows, own.counts | chosen, torch.where(chosen, drawn_ended, own.ended))
 
-    def _expert_side(self, minibatch: Mapping[str, Any], number: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def expert_side(self, minibatch: Mapping[str, Any], number: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return expert rows [count, F] and which of them are valid; absorbing ones are as frequent as its ends."""
         if isinstance(self.expert, EnvExpert):
             counted = collected(minibatch)
@@ -306,8 +306,8 @@ class AdversarialReward(Term):
     def losses(self, minibatch: Mapping[str, Any], out: PolicyOutput) -> Losses:
         """Return the discriminator loss and the penalty; no gradient reaches the policy."""
         config, judge, number = self.config, self.judge, self._number(minibatch)
-        policy, counts = self._policy_side(minibatch, number)
-        expert, there = self._expert_side(minibatch, number, len(policy))
+        policy, counts = self.policy_side(minibatch, number)
+        expert, there = self.expert_side(minibatch, number, len(policy))
         # if one side has no valid sample, neither side is used
         counts, there = counts & any_of_all(there), there & any_of_all(counts)
         seen_policy, seen_expert = judge.seen(policy.detach(), counts), judge.seen(expert.detach(), there)

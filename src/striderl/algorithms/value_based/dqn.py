@@ -20,13 +20,12 @@ from torch import Tensor
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext
 from striderl.algorithms.on_policy_targets import Losses
 from striderl.algorithms.replay_parts import (
+    OffPolicyLearner,
     TargetNetwork,
     cleaned,
     counted,
-    load_parts,
     module_updater,
     sampler_for,
-    save_parts,
 )
 from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.terms.term import Term
@@ -42,7 +41,6 @@ from striderl.ops.ramps import Ramp
 from striderl.ops.td import counted_mean, huber, rescaled, td_target, unscaled, weighted_mean
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.settings import actor_config, head_settings
-from striderl.storage.replay.replay import View
 from striderl.storage.replay.samplers import Sampler
 
 _LOOKS = ("now", "next", "target")
@@ -179,9 +177,10 @@ def build_q_network(context: BuildContext, kind: QKind, *, memory: bool = False)
         return q_policy(context.obs_spec, context.action_spec, config, kind).to(context.device)
 
 
-class DQN:
+class DQN(OffPolicyLearner):
     """Losses, targets and the update of DQN for a Q-network."""
 
+    config: DQNConfig
     Config: ClassVar[type[Any]] = DQNConfig
     summary = "deep Q-learning from replay, for choices"
     loop = OFF_POLICY
@@ -228,14 +227,6 @@ class DQN:
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
 
-    def actor(self) -> ExploringActor:
-        """Return the actor that collects: ε-greedy, and noisy where the head is."""
-        return self._actor
-
-    def view(self) -> View:
-        """Return n-step samples."""
-        return self.terms.view(self.config.n_step, self.config.gamma)
-
     def sampler(self, seed: int) -> Sampler:
         """Return a uniform or prioritized sampler."""
         return sampler_for(seed, self.config.prioritized, alpha=self.config.alpha, beta=self.config.beta)
@@ -245,11 +236,6 @@ class DQN:
         noisy = self.policy.head.head_noise()
         looks = {f"{look}/{name}": spec for look in _LOOKS for name, spec in noisy.items()}
         return {**self.kind.noise(), **looks}
-
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Set ε, or act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
 
     def graph_key(self) -> Hashable:
         """Return whether the target network moves after the next gradient step, and what is not frozen."""
@@ -301,12 +287,6 @@ class DQN:
 
         return seen
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        self.terms.update_normalization(columns)
-
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, Any]:
@@ -317,12 +297,3 @@ class DQN:
             "actor": self._actor,
             "terms": self.terms,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from striderl.algorithms.building import OFF_POLICY, REPLAY_NETWORKS, BuildContext
 from striderl.algorithms.on_policy_targets import Losses
-from striderl.algorithms.replay_parts import TargetNetwork, cleaned, load_parts, module_updater, sampler_for, save_parts
-from striderl.algorithms.reward_terms import RewardTerms, single_steps
+from striderl.algorithms.replay_parts import OffPolicyLearner, TargetNetwork, cleaned, module_updater, sampler_for
+from striderl.algorithms.reward_terms import RewardTerms
 from striderl.algorithms.sequence_learning import (
     SEQUENCE_BATCHES,
     ReplayState,
@@ -47,8 +47,15 @@ from striderl.storage.replay.views import SequenceView
 _LOOKS = ("now", "next", "target")
 
 
-class RecurrentDQN:
+class RecurrentDQN(OffPolicyLearner):
     """Losses, targets and the update of DQN on sequences."""
+
+    config: DQNConfig
+
+    @staticmethod
+    def loop_settings(num_envs: int) -> Mapping[str, Any]:
+        """Return batches of fewer samples, which are sequences."""
+        return SEQUENCE_BATCHES
 
     def __init__(
         self,
@@ -70,13 +77,9 @@ class RecurrentDQN:
         self.target = TargetNetwork(policy)
         self.terms = RewardTerms(terms, policy, config.mode)
         self.num_updates = 0
-        self._actor = BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
+        self._actor: BehaviourActor = BehaviourActor(policy, EpsilonGreedy(policy.action_spec, config.epsilon))
 
     # -- called by the trainer ----------------------------------------------------------------------------------------
-
-    def actor(self) -> BehaviourActor:
-        """Return the actor that collects: ε-greedy, with memory."""
-        return self._actor
 
     def view(self) -> View:
         """Return sequences with their burn-in."""
@@ -96,11 +99,6 @@ class RecurrentDQN:
         looks = {f"{look}/{name}": spec for look in _LOOKS for name, spec in noisy.items()}
         return per_step({**self.kind.noise(), **looks}, self.sequence.length)
 
-    def explore(self, env_steps: int, *, random: bool) -> None:
-        """Set ε, or act at random before learning starts."""
-        self._actor.random = random
-        self._actor.at(env_steps)
-
     # -- one gradient step ---------------------------------------------------------------------------------------------
 
     def update(
@@ -108,6 +106,8 @@ class RecurrentDQN:
     ) -> dict[str, Tensor]:
         """Step the network, and move the target when it is due."""
         minibatch = self.minibatch(sample, weight, noise)
+        if self.config.prioritized:
+            minibatch["slow"] = self._slow(minibatch)  # read twice
         numbers = self.updater.step(self.losses, minibatch)
         numbers |= self.terms.step(minibatch)
         self.num_updates += 1
@@ -141,12 +141,17 @@ class RecurrentDQN:
         """Return the network's features along the sequence, and the minibatch with its targets."""
         features = woven_features(self.policy, minibatch, minibatch["state"])
         with torch.no_grad():
-            slow = woven_features(self.target.network, minibatch, minibatch["target_state"])
+            slow = minibatch["slow"] if "slow" in minibatch else self._slow(minibatch)
             choice = None
             if self.config.double:
                 choice = self._look("next", self.policy, features.detach(), minibatch)().values.argmax(dim=-1)
             seen = self._look("target", self.target.network, slow, minibatch)
             return features, {**minibatch, "target": self.kind.targets(seen, choice, minibatch)}
+
+    @torch.no_grad()
+    def _slow(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return the target network's features along the sequence."""
+        return woven_features(self.target.network, minibatch, minibatch["target_state"])
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
@@ -174,26 +179,10 @@ class RecurrentDQN:
         shape = (self.sequence.length, -1)
         return sequence_priority(judged.error.view(shape), minibatch["valid"].view(shape), self.sequence.eta)
 
-    @torch.no_grad()
-    def update_normalization(self, columns: Mapping[str, Any]) -> None:
-        """Update the normalisers from samples."""
-        self.policy.update_normalization(columns["obs"], columns["valid"])
-        if len(self.terms):
-            self.terms.update_normalization(single_steps(columns))
-
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, Any]:
         return {"policy": self.policy, "target": self.target, "updater": self.updater, "terms": self.terms}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of everything learned."""
-        return {**save_parts(self._parts()), "num_updates": self.num_updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        load_parts(self._parts(), state)
-        self.num_updates = int(state["num_updates"])
 
 
 @suggests_fields
@@ -221,11 +210,6 @@ class R2D2(RecurrentDQN):
     actions = frozenset({"discrete"})
     takes_terms = True
     policy_settings: ClassVar[Mapping[str, Any]] = {**REPLAY_NETWORKS, "kind": "lstm"}
-
-    @staticmethod
-    def loop_settings(num_envs: int) -> Mapping[str, Any]:
-        """Return batches of fewer samples, which are sequences."""
-        return SEQUENCE_BATCHES
 
     @classmethod
     def build_policy(cls, config: R2D2Config, context: BuildContext) -> ActorPolicy:

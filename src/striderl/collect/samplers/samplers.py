@@ -160,8 +160,8 @@ class BaseSampler:
         self.agent_inputs: ArrayTuple
         self.traj_infos: list[TrajInfo]
         self._envs: list[VecEnv] = []
-        self._collector: BaseCollector | None = None
-        self._eval_collector: Any = None
+        self.collector: BaseCollector | None = None
+        self.eval_collector: Any = None
 
     @property
     def batch_size(self) -> int:
@@ -209,19 +209,19 @@ class BaseSampler:
 
     def obtain_samples(self, itr: int) -> tuple[ArrayTuple, list[TrajInfo]]:
         """Collect one batch; return the samples, in the same memory every time, and the trajectories that ended."""
-        if self._collector is None:
+        if self.collector is None:
             raise RuntimeError("call initialize first")
-        self.agent_inputs, self.traj_infos, completed = self._collector.collect_batch(
+        self.agent_inputs, self.traj_infos, completed = self.collector.collect_batch(
             self.agent_inputs, self.traj_infos, itr
         )
-        self._collector.reset_if_needed(self.agent_inputs)
+        self.collector.reset_if_needed(self.agent_inputs)
         return self.samples_pyt, completed
 
     def evaluate_agent(self, itr: int) -> list[TrajInfo]:
         """Evaluate on the evaluation envs, from starts that depend on the seed and `itr`, and return the infos."""
-        if self._eval_collector is None:
+        if self.eval_collector is None:
             raise RuntimeError("evaluate_agent wants eval_n_envs of 1 or more, and initialize to be called first")
-        traj_infos: list[TrajInfo] = self._eval_collector.collect_evaluation(itr)
+        traj_infos: list[TrajInfo] = self.eval_collector.collect_evaluation(itr)
         return traj_infos
 
     def evaluate_agents(self, itr: int) -> list[TrajInfo]:
@@ -231,7 +231,7 @@ class BaseSampler:
     def shutdown(self) -> None:
         """Close all envs and their processes; calling it twice is fine."""
         envs, self._envs = self._envs, []
-        self._collector = self._eval_collector = None
+        self.collector = self.eval_collector = None
         for env in envs:
             env.close()
 
@@ -258,7 +258,7 @@ class BaseSampler:
         self.samples_pyt = self._allocate(env, agent_info, bootstrap_value)
         self.samples_np = tree.to_numpy(self.samples_pyt) if env.device.type == "cpu" else self.samples_pyt
         make_info = TrajInfoFactory(self.TrajInfoCls, dict(traj_info_kwargs))
-        self._collector = self.CollectorCls(
+        self.collector = self.CollectorCls(
             rank=rank,
             envs=env,
             samples_np=self.samples_np,
@@ -271,9 +271,9 @@ class BaseSampler:
             schedule=self.schedule,
         )
         if self.eval_n_envs:
-            self._eval_collector = self._make_eval_collector(agent, affinity, make_info, rank)
-        self.agent_inputs, self.traj_infos = self._collector.start_envs(self.max_decorrelation_steps)
-        self._collector.start_agent()
+            self.eval_collector = self._make_eval_collector(agent, affinity, make_info, rank)
+        self.agent_inputs, self.traj_infos = self.collector.start_envs(self.max_decorrelation_steps)
+        self.collector.start_agent()
         return examples
 
     def _initialize_agent(self, agent: Any, spaces: EnvSpaces, global_B: int, env_ranks: list[int]) -> None:

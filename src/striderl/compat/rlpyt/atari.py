@@ -59,7 +59,8 @@ class AtariEnv(Env):
         self._horizon = int(horizon)
         self._random = np.random.default_rng()
         self.ale = _load(game, repeat_action_probability)
-        self._action_set = [int(action) for action in self.ale.getMinimalActionSet()]
+        # numbers in older versions of ale_py, members of an enum in newer ones
+        self._action_set = [int(getattr(action, "value", action)) for action in self.ale.getMinimalActionSet()]
         self._action_space = IntBox(0, len(self._action_set))
         self._observation_space = IntBox(0, 256, (num_img_obs, HEIGHT, WIDTH), "uint8")
         self.reset()

@@ -1,10 +1,17 @@
-"""st_rl's and rsl_rl 1's own classes: bring a program, change its imports, override any method."""
+"""st_rl's and rsl_rl 1's own classes: bring a program, change its imports, override any method.
+
+from st_rl.modules.normalizer import Normalizer     from striderl.compat.st_rl.modules.normalizer import Normalizer
+from rsl_rl.runners import OnPolicyRunner           from striderl.compat.st_rl.runners import OnPolicyRunner
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from striderl._lazy import lazy
+from striderl.compat import original_paths
+
+original_paths.install(__name__, original_paths.ST_RL)
 
 if TYPE_CHECKING:
     from striderl.compat.st_rl.algorithms import PPO as PPO

@@ -27,11 +27,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
+from striderl.compat import original_paths
 from striderl.compat.st_rl import build
 from striderl.compat.st_rl.modules import ActorCritic, argument_names
 from striderl.compat.st_rl.normalizers import EmpiricalNormalization
 from striderl.compat.st_rl.storage import RolloutStorage
 from striderl.data.naming import unknown
+
+__path__: list[str] = []  # the modules algorithms.… of st_rl and rsl_rl 1 are below, see compat/original_paths.py
+__getattr__ = original_paths.further_names(
+    "striderl.compat.st_rl", "algorithms", original_paths.ST_RL_FURTHER["algorithms"]
+)
 
 _log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from striderl.compat import original_paths
 from striderl.data import tree
 from striderl.data.naming import unknown
 from striderl.networks import mlp as networks
@@ -32,6 +33,9 @@ from striderl.networks.mlp import Nonlinearity, as_sizes
 from striderl.ops import trajectories
 from striderl.policies.facade.memory import ActorCriticHiddenState, LstmHiddenState
 from striderl.policies.presets.base import discriminator_from
+
+__path__: list[str] = []  # the modules modules.… of st_rl and rsl_rl 1 are below, see compat/original_paths.py
+__getattr__ = original_paths.further_names("striderl.compat.st_rl", "modules", original_paths.ST_RL_FURTHER["modules"])
 
 HIDDEN = (256, 256, 256)
 """Hidden layers of actor and critic by default."""

@@ -22,12 +22,16 @@ import torch
 from torch import Tensor
 
 from striderl.checkpoint.foreign import read_torch_archive
+from striderl.compat import original_paths
 from striderl.compat.st_rl import algorithms, build, relatives
 from striderl.compat.st_rl.storage import follow_aliases
 from striderl.data.naming import unknown
 from striderl.datasets.playback.dataset import RolloutDataset
 from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.rsl_rl.reporting import as_lines, make_writer, memory_tags, report_to_trial, store_code_state
+
+__path__: list[str] = []  # the modules runners.… of st_rl and rsl_rl 1 are below, see compat/original_paths.py
+__getattr__ = original_paths.further_names("striderl.compat.st_rl", "runners", original_paths.ST_RL_FURTHER["runners"])
 
 ALGORITHMS: Mapping[str, Any] = {
     kind.__name__: kind

@@ -29,6 +29,8 @@ from striderl.data.named_tuples import ArrayTuple, namedarraytuple
 from striderl.ops.returns import gae
 from striderl.ops.trajectories import split_and_pad_trajectories
 
+__path__: list[str] = []  # the modules storage.… of st_rl and rsl_rl 1 are below, see compat/original_paths.py
+
 MINI_BATCH_FIELDS = (
     "obs",
     "critic_obs",

@@ -82,7 +82,9 @@ class Collector:
             if not isinstance(env, BaseVectorEnv) or seed is not None:
                 self.env.seed(seed or 0)
             self._stepping = EnvStepping(policy, self.env, buffer, preprocess_fn, action_noise)
-        self.collect_step, self.collect_episode, self.collect_time = 0, 0, 0.0
+        self._starts = True  # this reset leaves the steps of the buffer, and is there for subclasses
+        self.reset()
+        self._starts = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         refuse_assignment(self, name, parts=("policy", "buffer", "env"))
@@ -179,7 +181,7 @@ class Collector:
         return self._stepping.data if isinstance(self._stepping, EnvStepping) else None
 
     def reset(self) -> None:
-        """Forget all steps and counts, and start new episodes."""
+        """Forget all steps and counts, and start new episodes; the constructor calls it, and there no step is lost."""
         self.reset_stat()
         self.reset_buffer()
         self.reset_env()
@@ -192,7 +194,7 @@ class Collector:
 
     def reset_buffer(self) -> None:
         """Forget all steps; episodes that are under way go on."""
-        if self.buffer is not None:
+        if self.buffer is not None and not self._starts:
             self.buffer.reset()
 
     def reset_env(self) -> None:

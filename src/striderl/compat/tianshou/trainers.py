@@ -119,14 +119,15 @@ def onpolicy_trainer(
 ) -> dict[str, Any]:
     """Train from fresh episodes: collect `collect_per_step` episodes, learn from all of them, forget them.
 
-    `policy.update(0, buffer, batch_size=…, repeat=repeat_per_collect)` is called with all steps in the order of time.
-    An epoch is `step_per_epoch` gradient steps: as many as the longest list that `learn` returns, or one. The other
+    `policy.update(0, buffer, batch_size=…, repeat=repeat_per_collect)` is called with all steps in the order of time;
+    those that are in the buffer before are part of the first call, and `batch_size` 0 makes one minibatch of them. An
+    epoch is `step_per_epoch` gradient steps: as many as the longest list that `learn` returns, or one. The other
     arguments are those of `offpolicy_trainer`.
     """
-    _positive(collect_per_step=collect_per_step, repeat_per_collect=repeat_per_collect, batch_size=batch_size)
+    # 0 is all steps at once, and what PSRLPolicy is given
+    _positive(collect_per_step=collect_per_step, repeat_per_collect=repeat_per_collect, batch_size=batch_size or 1)
     run = _Run(policy, train_collector, test_collector, episode_per_test, test_fn, stop_fn, test_in_train)
     run.begin(max_epoch, step_per_epoch, _one_of(save_best_fn, save_fn), Report(writer, log_interval, verbose))
-    train_collector.reset_buffer()
     for epoch in range(1, max_epoch + 1):
         done = 0
         run.progress.begin(epoch, step_per_epoch)

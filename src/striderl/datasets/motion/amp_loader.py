@@ -175,11 +175,6 @@ class AMPLoader:
         for _ in range(num_mini_batch):
             yield torch.split(self.sample(mini_batch_size), self.observation_dim, dim=1)
 
-    def frame_at(self, motion: int, time: float) -> dict[str, Tensor]:
-        """Return the fields of one clip at a time, [size] each: to place a robot in the middle of a motion."""
-        found = self.clips[motion].at(time)
-        return {name: torch.from_numpy(value[0]).float().to(self.device) for name, value in found.items()}
-
     def _windows(self, count: int) -> Tensor:
         """Return `count` windows [count, F], spread evenly over everything that can be drawn."""
         even = (torch.arange(count, dtype=torch.float64, device=self.device) + 0.5) / max(count, 1)

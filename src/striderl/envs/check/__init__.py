@@ -9,6 +9,14 @@ from striderl._lazy import lazy
 if TYPE_CHECKING:
     from striderl.envs.check.checker import check_vec_env as check_vec_env
     from striderl.envs.check.values import Report as Report
-    from striderl.envs.check.values import Violation as Violation
 
-__getattr__, __dir__, __all__ = lazy(__name__, {"checker": ["check_vec_env"], "values": ["Report", "Violation"]})
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "checker": ["check_vec_env"],
+        "values": ["Report"],
+    },
+    unlisted={
+        "values": ["Violation"],
+    },
+)

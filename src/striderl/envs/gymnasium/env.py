@@ -129,7 +129,7 @@ class GymnasiumEnv(EnvRows):
         """
         if self._closer.detach() is None:
             return
-        texts = self._backend.close()
+        texts = self.backend.close()
         if texts:
             warnings.warn("closing raised in " + "\n".join(texts), EnvCloseWarning, stacklevel=2)
 
@@ -257,16 +257,18 @@ def _refuse_built(env: Any, name: str = "env") -> None:
 
 
 def _with_arguments(build: Callable[..., Any], kwargs: Mapping[str, Any]) -> EnvFactory:
-    """Bind env_kwargs to a builder; names that it does not take are found here and not in N processes."""
-    if kwargs:
-        try:
-            signature = inspect.signature(build)
-        except ValueError:  # a built-in without a signature
-            return functools.partial(build, **kwargs)
-        try:
-            signature.bind(**kwargs)
-        except TypeError as error:
-            raise TypeError(f"env_kwargs: the env builder takes {signature}, found {sorted(kwargs)}: {error}") from None
+    """Bind env_kwargs to a builder; names that it does not take, or lacks, are found here and not in N processes."""
+    try:
+        signature = inspect.signature(build)
+    except ValueError:  # a built-in without a signature
+        return functools.partial(build, **kwargs)
+    try:
+        signature.bind(**kwargs)
+    except TypeError as error:
+        found = f"found {sorted(kwargs)}" if kwargs else "found none"
+        raise TypeError(
+            f"env_kwargs: the env builder takes {signature}, {found}: {error} (--env.settings.NAME VALUE gives one)"
+        ) from None
     return functools.partial(build, **kwargs)
 
 

@@ -66,7 +66,7 @@ class EnvRows(AsyncVecEnv):
         self.max_episode_length = facts.max_episode_length
         self.step_dt, self.render_fps = facts.step_dt, facts.render_fps
         self.first_env_index = facts.first_env_index + start
-        self._backend = backend
+        self.backend = backend
         self.runs_ahead = backend.runs_ahead
         self._facts = facts
         self._start = start
@@ -96,7 +96,7 @@ class EnvRows(AsyncVecEnv):
     @property
     def restarts(self) -> int:
         """How many times worker processes of the whole env were restarted after a failure."""
-        return self._backend.restarts
+        return self.backend.restarts
 
     # -- the contract ----------------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class EnvRows(AsyncVecEnv):
         if seed is None and 0 in self._facts.has_episode[self._rows]:
             seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1)
         self._facts.under_way[self._rows] = bytes(self.num_envs)
-        self._call(self._backend.reset, seed, self._start, self._stop)
+        self._call(self.backend.reset, seed, self._start, self._stop)
         self._facts.has_episode[self._rows] = b"\x01" * self.num_envs
         return self._tensors(self._read_obs())
 
@@ -120,7 +120,7 @@ class EnvRows(AsyncVecEnv):
         self._write_actions(actions)
         self._facts.under_way[self._rows] = b"\x01" * self.num_envs  # first: an interrupt may come after sending
         try:
-            self._call(self._backend.send_step, self._start, self._stop)
+            self._call(self.backend.send_step, self._start, self._stop)
         except Exception:
             self._facts.under_way[self._rows] = bytes(self.num_envs)
             raise
@@ -130,14 +130,14 @@ class EnvRows(AsyncVecEnv):
         if 0 in self._facts.under_way[self._rows]:
             raise RuntimeError("step_wait: no step is under way; call step_async first")
         self._facts.under_way[self._rows] = bytes(self.num_envs)
-        self._call(self._backend.wait_step, self._start, self._stop)
+        self._call(self.backend.wait_step, self._start, self._stop)
         return self._read_step()
 
     def step(self, actions: Actions) -> Step:
         """Advance every env by one step; `step_async` and `step_wait` in one call."""
         self._refuse_unready("step")
         self._write_actions(actions)
-        backend, start, stop = self._backend, self._start, self._stop
+        backend, start, stop = self.backend, self._start, self._stop
         if backend.closed:
             raise _closed()
         try:
@@ -149,7 +149,7 @@ class EnvRows(AsyncVecEnv):
 
     def is_ready(self) -> bool:
         """Return whether `step_wait` would return, or raise, without waiting."""
-        return 0 not in self._facts.under_way[self._rows] and self._backend.is_ready(self._start, self._stop)
+        return 0 not in self._facts.under_way[self._rows] and self.backend.is_ready(self._start, self._stop)
 
     def reset_envs(self, mask: Tensor) -> Obs:
         """Abandon the episode of the envs where mask [N] is true, start new ones, and return the observation of all."""
@@ -158,15 +158,15 @@ class EnvRows(AsyncVecEnv):
         if chosen.dtype != torch.bool or tuple(chosen.shape) != (self.num_envs,):
             wanted = f"wanted bool [{self.num_envs}]"
             raise ValueError(f"reset_envs: mask: {wanted}, found {chosen.dtype} {list(chosen.shape)}")
-        self._backend.buffers.reset_mask[self._rows] = chosen.numpy()
+        self.backend.buffers.reset_mask[self._rows] = chosen.numpy()
         if bool(chosen.any()):
-            self._call(self._backend.reset_masked, self._start, self._stop)
+            self._call(self.backend.reset_masked, self._start, self._stop)
         return self._tensors(self._read_obs())
 
     @property
     def episode_length_buf(self) -> Tensor:
         """Steps taken so far in each env's episode, int64 [N]."""
-        return self._tensor(self._backend.buffers.episode_length[self._rows].copy())
+        return self._tensor(self.backend.buffers.episode_length[self._rows].copy())
 
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
@@ -175,34 +175,34 @@ class EnvRows(AsyncVecEnv):
         ages = value.detach().to("cpu", torch.int64).numpy()
         if ages.shape != (self.num_envs,) or (ages < 0).any():
             raise ValueError(f"episode_length_buf: wanted [{self.num_envs}] of 0 or more, found shape {ages.shape}")
-        self._backend.buffers.episode_length[self._rows] = ages
-        self._backend.buffers.aged[self._rows] = True
+        self.backend.buffers.episode_length[self._rows] = ages
+        self.backend.buffers.aged[self._rows] = True
 
     def render(self, env_index: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return one env's picture as uint8 [height, width, 3]; needs render_mode='rgb_array'."""
-        mode = self._backend.description.render_mode
+        mode = self.backend.description.render_mode
         if mode != "rgb_array":
             raise RuntimeError(f"render wants envs with render_mode='rgb_array', found {mode!r}; set it when building")
         if not 0 <= env_index < self.num_envs:
             raise IndexError(f"render: env_index {env_index} is not in 0 to {self.num_envs - 1}")
-        return self._call(self._backend.render, self._start + env_index)
+        return self._call(self.backend.render, self._start + env_index)
 
     def get_attr(self, name: str) -> list[Any]:
         """Return an attribute of every env, looked up through its wrappers; from workers it must be picklable."""
-        return self._call(self._backend.get_attr, name)[self._start : self._stop]
+        return self._call(self.backend.get_attr, name)[self._start : self._stop]
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def split(self, num_parts: int) -> list[AsyncVecEnv]:
         """Return consecutive parts that can be stepped independently; envs of one worker stay together."""
-        borders = [row for row in self._backend.borders if self._start <= row <= self._stop]
+        borders = [row for row in self.backend.borders if self._start <= row <= self._stop]
         if not 1 <= num_parts < len(borders):
             raise ValueError(
                 f"split: wanted 1 to {len(borders) - 1} parts (one worker or more each), found {num_parts}"
             )
         last = len(borders) - 1
         cuts = [borders[last * part // num_parts] for part in range(num_parts + 1)]
-        parts = [EnvRows(self._backend, self._facts, start, stop) for start, stop in itertools.pairwise(cuts)]
+        parts = [EnvRows(self.backend, self._facts, start, stop) for start, stop in itertools.pairwise(cuts)]
         for part in parts:
             part._whole = self
         return list(parts)
@@ -211,20 +211,20 @@ class EnvRows(AsyncVecEnv):
         """Wait until one of these parts with a step under way is ready and return all that are."""
         own: list[EnvRows] = []
         for part in parts:
-            if not isinstance(part, EnvRows) or part._backend is not self._backend:
+            if not isinstance(part, EnvRows) or part.backend is not self.backend:
                 raise ValueError("wait_any wants parts of this env, as `split` returns them")
             if 0 not in part._facts.under_way[part._rows]:
                 own.append(part)
         if not own:
             raise RuntimeError("wait_any: none of these parts has a step under way; call step_async first")
-        ready = self._call(self._backend.wait_any, [(part._start, part._stop) for part in own], timeout)
+        ready = self._call(self.backend.wait_any, [(part._start, part._stop) for part in own], timeout)
         return [part for part, is_ready in zip(own, ready) if is_ready]
 
     # -- in and out --------------------------------------------------------------------------------------------------
 
     def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call the back end; a broken contract becomes its public error."""
-        if self._backend.closed:
+        if self.backend.closed:
             raise _closed()
         try:
             return function(*arguments)
@@ -274,13 +274,13 @@ class EnvRows(AsyncVecEnv):
     def _read_obs(self) -> list[Array]:
         if self._fixed_obs:
             return [array.copy() for array in self._fixed_obs]
-        pieces = self._backend.pieces(self._start, self._stop)
+        pieces = self.backend.pieces(self._start, self._stop)
         if len(pieces) == 1:
             slot, start, stop = pieces[0]
-            return [array[slot, start:stop].copy() for array in self._backend.buffers.obs]
+            return [array[slot, start:stop].copy() for array in self.backend.buffers.obs]
         return [
             np.concatenate([array[slot, start:stop] for slot, start, stop in pieces])
-            for array in self._backend.buffers.obs
+            for array in self.backend.buffers.obs
         ]
 
     def _read_step(self) -> Step:
@@ -290,11 +290,11 @@ class EnvRows(AsyncVecEnv):
         final = [array.copy() for array in current]
         if _TRUE in terminated.tobytes() or _TRUE in truncated.tobytes():
             done = terminated | truncated
-            for target, source in zip(final, self._backend.buffers.final_obs):
+            for target, source in zip(final, self.backend.buffers.final_obs):
                 target[done] = source[self._rows][done]
         info: dict[str, Any] = {name: tensor(array.copy()) for name, array in self._infos}
         info["valid"] = tensor(self._valid.copy())
-        info["log"] = {"env_restarts": self._backend.restarts} if self._facts.log_restarts else {}
+        info["log"] = {"env_restarts": self.backend.restarts} if self._facts.log_restarts else {}
         return Step(
             self._tensors(current),
             tensor(self._reward.copy()),

@@ -337,10 +337,10 @@ class QuadrupedEnv(MujocoEnv):
         for memory in (self._previous_actions, self._newest_actions, self._air_time):
             memory[ids] = 0.0
         self._totals_closed[ids] = True
-        self._refresh(ids)
+        self.refresh(ids)
         # let the lowest foot just not touch the ground, whatever that is like here
         self.qpos[ids, 2] -= self.now.foot_height[ids].min(axis=1) - 0.002
-        self._refresh(ids)
+        self.refresh(ids)
         self.look(ids)
 
     def apply_action(self, actions: Float) -> None:
@@ -356,7 +356,7 @@ class QuadrupedEnv(MujocoEnv):
 
     def after_physics(self) -> None:
         """Measure the step, then decide about the next command."""
-        self._refresh(_ALL)
+        self.refresh(_ALL)
         now, dt = self.now, self.step_dt
         np.subtract(self.robot.joint_vel, self._joint_vel_before, out=now.joint_acc)
         np.subtract(self.robot.feet_world, self._feet_before, out=now.foot_vel)
@@ -396,7 +396,7 @@ class QuadrupedEnv(MujocoEnv):
     def load_state_dict(self, state: Mapping[str, Any]) -> Obs:
         """Continue bit for bit from the state of an env that was built alike."""
         obs = super().load_state_dict(state)
-        self._refresh(_ALL)
+        self.refresh(_ALL)
         return obs
 
     # -- metrics -------------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ class QuadrupedEnv(MujocoEnv):
         self._totals[:, 2] += np.abs(self.robot.torque * self.robot.joint_vel).sum(axis=1) * self.step_dt
         self._totals[:, 3] += np.sqrt(np.square(velocity).sum(axis=1)) * self.step_dt
 
-    def _refresh(self, rows: Rows) -> None:
+    def refresh(self, rows: Rows) -> None:
         """Recompute derived quantities of positions and velocities, for these rows."""
         self.robot.update(rows)
         feet, trunk = self.robot.feet_world[rows], self.robot.position[rows]

@@ -95,16 +95,16 @@ class Levels:
     ) -> None:
         """Write levels to `level` [N]; envs begin on the lowest `first_levels`; they stay there unless `rising`."""
         self.level, self.num_levels, self._rising = level, num_levels, rising
-        self._streams = streams
+        self.streams = streams
         self._first_levels = min(max(first_levels, 1), num_levels)
         self.column: Int = streams.env_index % num_columns
         """Fixed for each env, by its global index, so that all columns are visited alike."""
 
     def begin(self, ids: Int) -> None:
         """Give a first level to the envs among these that begin their first episode since seeding."""
-        new = ids[self._streams.episode[ids] == 0]
+        new = ids[self.streams.episode[ids] == 0]
         if len(new):
-            drawn = self._streams.uniform("level/first", new, 1, high=self._first_levels)[:, 0].astype(np.int64)
+            drawn = self.streams.uniform("level/first", new, 1, high=self._first_levels)[:, 0].astype(np.int64)
             self.level[new] = np.minimum(drawn, self._first_levels - 1)
 
     def move(self, ids: Int, *, up: Bool, down: Bool) -> None:
@@ -114,6 +114,6 @@ class Levels:
         level = self.level[ids] + up - (down & ~up)
         beyond = level >= self.num_levels
         if np.count_nonzero(beyond):
-            drawn = self._streams.uniform("level/again", ids[beyond], 1, high=self.num_levels)[:, 0].astype(np.int64)
+            drawn = self.streams.uniform("level/again", ids[beyond], 1, high=self.num_levels)[:, 0].astype(np.int64)
             level[beyond] = np.minimum(drawn, self.num_levels - 1)
         self.level[ids] = np.maximum(level, 0)

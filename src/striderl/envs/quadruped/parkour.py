@@ -161,7 +161,7 @@ class Lanes(Ground):
         lanes = [self._lane(lane) for lane in range(num_lanes)]
         most = max(len(blocks) for _, blocks in lanes) + 1  # every lane ends with one that is never reached
         padded = [[*blocks, *[NO_BLOCK] * (most - len(blocks))] for _, blocks in lanes]
-        self._blocks: Float = np.array(padded, np.float64).reshape(num_lanes, most, len(Block._fields))
+        self.blocks: Float = np.array(padded, np.float64).reshape(num_lanes, most, len(Block._fields))
         boxes = [(lane, box) for lane, (found, _) in enumerate(lanes) for box in found]
         for lane, box in boxes:
             self._draw(lane, box)
@@ -201,8 +201,8 @@ class Lanes(Ground):
 
     def next_block(self, lane: Int, x: Float, *, behind: float) -> Float:
         """Return the fields of the first block that ends after x - behind, [n, 5], or `NO_BLOCK`."""
-        passed = (self._blocks[lane, :, 1] < x[:, None] - behind).sum(axis=1)
-        found: Float = self._blocks[lane, passed]
+        passed = (self.blocks[lane, :, 1] < x[:, None] - behind).sum(axis=1)
+        found: Float = self.blocks[lane, passed]
         return found
 
     # -- building ------------------------------------------------------------------------------------------------------
@@ -364,8 +364,8 @@ class Parkour(QuadrupedEnv):
             first_levels=config.first_levels,
             rising=config.rising,
         )
-        self._lane: Int = self.state_array("lane", dtype=np.int64)
-        self._furthest: Float = self.state_array("furthest")
+        self.lane: Int = self.state_array("lane", dtype=np.int64)
+        self.furthest: Float = self.state_array("furthest")
         self._waited: Float = self.state_array("waited")
         self._success_rate: Float = self.state_array("success_rate")
         self._scan = HeightScan(config.scan, self.ground, config.robot.standing_height)
@@ -374,28 +374,28 @@ class Parkour(QuadrupedEnv):
         """Begin on the env's lane, about along it."""
         self.levels.begin(ids)
         level, column = self.levels.level[ids], self.levels.column[ids]
-        self._lane[ids] = self.ground.lane(level, column)
+        self.lane[ids] = self.ground.lane(level, column)
         numbers = self.uniform("start/place", ids, 4, low=-1.0)
         place = self.ground.origin(level, column) + numbers[:, :2] * (0.3, 0.2)
-        self._furthest[ids] = place[:, 0]
+        self.furthest[ids] = place[:, 0]
         self._waited[ids] = 0.0
         heading = 0.3 * numbers[:, 2]
         low, high = self.config.speed
         self.command[ids, 0] = low + (high - low) * 0.5 * (numbers[:, 3] + 1.0)
         self.command[ids, 1] = 0.0
-        self.command[ids, 2] = self._turning(place[:, 1] - self._lane[ids] * self.config.lanes.distance, heading)
+        self.command[ids, 2] = self._turning(place[:, 1] - self.lane[ids] * self.config.lanes.distance, heading)
         return place, heading
 
     def aside(self) -> Float:
         """Return how far to the left of its lane's middle each robot is, m, [N]."""
-        return np.asarray(self.qpos[:, 1] - self._lane * self.config.lanes.distance)
+        return np.asarray(self.qpos[:, 1] - self.lane * self.config.lanes.distance)
 
     def command_next(self) -> None:
         """Command back to the lane's middle, and update progress: two centimetres count."""
-        further = self.qpos[:, 0] > self._furthest + 0.02
+        further = self.qpos[:, 0] > self.furthest + 0.02
         self._waited += self.step_dt
         self._waited[further] = 0.0
-        self._furthest[further] = self.qpos[further, 0]
+        self.furthest[further] = self.qpos[further, 0]
         self.command[:, 2] = self._turning(self.aside(), self.robot.heading)
 
     def has_fallen(self) -> Bool:
@@ -418,7 +418,7 @@ class Parkour(QuadrupedEnv):
         """Return `engaging_block` as drawn at the top of this file, [n, 9]."""
         x = self.qpos[rows, 0]
         # the hind feet are about a quarter of a metre behind the middle of the trunk
-        start, end, skill, size, direction = self.ground.next_block(self._lane[rows], x, behind=0.25).T
+        start, end, skill, size, direction = self.ground.next_block(self.lane[rows], x, behind=0.25).T
         distance = start - x
         engaged = distance < self.config.reach
         result = np.zeros((len(x), *ENGAGING_BLOCK.shape))
@@ -434,7 +434,7 @@ class Parkour(QuadrupedEnv):
         log = dict(super().episode_ended(ids))
         done = self.success()[ids]
         self._success_rate[ids] += 0.2 * (done - self._success_rate[ids])
-        self.levels.move(ids, up=done, down=self._furthest[ids] < 0.5 * self.ground.length)
+        self.levels.move(ids, up=done, down=self.furthest[ids] < 0.5 * self.ground.length)
         log["episode/success"] = float(done.mean())
         log["curriculum/level"] = float(self.levels.level.mean())
         return log

@@ -132,7 +132,7 @@ class DepthCamera:
 
     def __init__(self, config: DepthCameraConfig, ground: Ground) -> None:
         self.config, self._ground = config, ground
-        self._rays = _rays(config)
+        self.rays = _rays(config)
         reach = 1.3 * config.far
         self._distance = np.geomspace(_FIRST_SAMPLE, reach, config.samples).astype(np.float32)
         self._widest = np.float32(_MARGIN * np.tan(0.5 * config.field_of_view))
@@ -155,7 +155,7 @@ class DepthCamera:
         camera = robot.position[ids] + (rotation * np.asarray(self.config.position)).sum(axis=2)
         steepness = self._ground_steepness(camera, cos, sin)
         # each env's product is its own, so the result does not depend on how many there are
-        rays = np.matmul(_turned_back(rotation, cos, sin).astype(np.float32), self._rays)
+        rays = np.matmul(_turned_back(rotation, cos, sin).astype(np.float32), self.rays)
         forward = np.maximum(rays[:, 0], np.float32(1e-3))
         side, slope = rays[:, 1] / forward, rays[:, 2] / forward
         return np.asarray(self._first_hit(steepness, side, slope) / forward)

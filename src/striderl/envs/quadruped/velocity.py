@@ -93,9 +93,9 @@ class Quadruped(QuadrupedEnv):
         count: Int = self.state_array("command_count", dtype=np.int64)
         self.commands = VelocityCommands(config.commands, self.streams, current=self.command, count=count)
         self._origin: Float = self.state_array("origin", (2,))
-        self._asked: Float = self.state_array("asked_distance")
-        self._followed: Float = self.state_array("followed_distance")
-        self._furthest: Float = self.state_array("furthest")
+        self.asked_distance: Float = self.state_array("asked_distance")
+        self.followed_distance: Float = self.state_array("followed_distance")
+        self.furthest: Float = self.state_array("furthest")
         self.levels = Levels(
             self.streams,
             level=self.state_array("level", dtype=np.int64),
@@ -112,9 +112,9 @@ class Quadruped(QuadrupedEnv):
         numbers = self.uniform("start/place", ids, 3, low=-1.0)
         place = self.ground.origin(self.levels.level[ids], self.levels.column[ids]) + 0.5 * numbers[:, :2]
         self._origin[ids] = place
-        self._asked[ids] = 0.0
-        self._followed[ids] = 0.0
-        self._furthest[ids] = 0.0
+        self.asked_distance[ids] = 0.0
+        self.followed_distance[ids] = 0.0
+        self.furthest[ids] = 0.0
         self.commands.begin(ids)
         return place, np.pi * numbers[:, 2]
 
@@ -122,10 +122,12 @@ class Quadruped(QuadrupedEnv):
         """Measure how far the command was followed, and draw new ones where it is time."""
         asked = self.command[:, :2]
         speed = np.sqrt(np.square(asked).sum(axis=1))
-        self._asked += speed * self.step_dt
-        self._followed += (asked * self.robot.lin_vel[:, :2]).sum(axis=1) / np.maximum(speed, 1e-6) * self.step_dt
+        self.asked_distance += speed * self.step_dt
+        self.followed_distance += (
+            (asked * self.robot.lin_vel[:, :2]).sum(axis=1) / np.maximum(speed, 1e-6) * self.step_dt
+        )
         away = np.sqrt(np.square(self.qpos[:, :2] - self._origin).sum(axis=1))
-        np.maximum(self._furthest, away, out=self._furthest)
+        np.maximum(self.furthest, away, out=self.furthest)
         self.commands.advance(self.episode_length)
 
     def has_fallen(self) -> Bool:
@@ -140,12 +142,12 @@ class Quadruped(QuadrupedEnv):
         """Raise the level of robots that left their patch's middle as commanded, lower that of those that did not."""
         log = dict(super().episode_ended(ids))
         if self.ground.num_levels > 1:
-            followed, fell = self._followed[ids], self.fell[ids]
+            followed, fell = self.followed_distance[ids], self.fell[ids]
             # a robot that fell is compared with the distance commanded for the whole episode
             share = np.where(fell, self.max_episode_length / np.maximum(self.episode_length[ids], 1), 1.0)
-            asked = self._asked[ids] * np.maximum(share, 1.0)
+            asked = self.asked_distance[ids] * np.maximum(share, 1.0)
             # the middle of a patch is level, so only robots that left it are counted; not those commanded to stand
-            left = self._furthest[ids] > 0.2 * self.config.terrain.patch_size
+            left = self.furthest[ids] > 0.2 * self.config.terrain.patch_size
             up = (followed > 0.75 * asked) & left & ~fell
             self.levels.move(ids, up=up, down=(followed < 0.5 * asked) & (asked > 1.0))
             log["curriculum/level"] = float(self.levels.level.mean())
@@ -185,7 +187,7 @@ class QuadrupedDepth(Quadruped):
     def __init__(self, config: QuadrupedDepthConfig) -> None:
         """Build the envs and the camera."""
         super().__init__(config, components={"forward_depth": config.depth.spec("policy")})
-        self._camera = DepthCamera(config.depth, self.ground)
+        self.camera = DepthCamera(config.depth, self.ground)
         self._image = self.state_array("forward_depth", self.obs_spec["forward_depth"].shape, np.uint8)
 
     def look(self, rows: Rows) -> None:
@@ -196,7 +198,7 @@ class QuadrupedDepth(Quadruped):
         else:
             ids = rows
         if len(ids):
-            self._image[ids] = self._camera.pictures(self.robot, ids)
+            self._image[ids] = self.camera.pictures(self.robot, ids)
 
     def observe_task(self, rows: Rows) -> Arrays:
         """Return the newest picture and the height scan for the critic."""

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from striderl.envs.workers.errors import EnvTimeout as EnvTimeout
     from striderl.envs.workers.errors import EnvWorkerDied as EnvWorkerDied
     from striderl.envs.workers.pool import WorkerConfig as WorkerConfig
-    from striderl.envs.workers.pool import WorkerPool as WorkerPool
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "errors": ["EnvCloseWarning", "EnvError", "EnvRaised", "EnvTimeout", "EnvWorkerDied"],
-        "pool": ["WorkerConfig", "WorkerPool"],
+        "pool": ["WorkerConfig"],
+    },
+    unlisted={
+        "pool": ["WorkerPool"],
     },
 )

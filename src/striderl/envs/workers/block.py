@@ -91,7 +91,7 @@ class EnvBlock:
         self._infos_missing = {leaf.name for leaf in layout.infos}
         self._mask = LeafWriter(layout.observation[-1], num_envs, as_flags=True) if layout.mask_in_info else None
         self._quick = self._observation.plain if self._mask is None else None
-        self._buffers, self._rows = buffers, RowNumbers(buffers)
+        self.buffers, self.rows = buffers, RowNumbers(buffers)
         self._obs = [[array[slot] for array in buffers.obs] for slot in range(layout.num_slots)]
 
     def close(self, *, pass_on_interrupt: bool) -> list[str]:
@@ -124,7 +124,7 @@ class EnvBlock:
                 self._enter("reset", self._first_index + index)
                 if seeded:
                     self._seed_spaces(index)
-                self._reset_one(index, slot, int(self._buffers.seeds[index, 0]) if seeded else None)
+                self._reset_one(index, slot, int(self.buffers.seeds[index, 0]) if seeded else None)
         except ContractViolation as violation:
             raise self._placed(violation, index) from None
         self._leave()
@@ -132,7 +132,7 @@ class EnvBlock:
     def reset_masked(self, old_slot: int, slot: int, start: int, stop: int) -> None:
         """Start new episodes where the reset mask is true; the other rows keep their observation."""
         rows = np.arange(start, stop)
-        chosen = self._buffers.reset_mask[start:stop]
+        chosen = self.buffers.reset_mask[start:stop]
         if old_slot != slot:
             for old, new in zip(self._obs[old_slot], self._obs[slot]):
                 new[rows[~chosen]] = old[rows[~chosen]]
@@ -147,9 +147,9 @@ class EnvBlock:
     def step(self, slot: int, start: int, stop: int) -> None:
         """Advance the envs start to stop by one step with the actions in the buffers."""
         progress, first_index, envs, quick, rows = (
-            self._progress, self._first_index, self._envs, self._quick, self._rows,
+            self._progress, self._first_index, self._envs, self._quick, self.rows,
         )  # fmt: skip
-        obs, actions = self._obs[slot], self._actions.read(self._buffers.actions, start, stop)
+        obs, actions = self._obs[slot], self._actions.read(self.buffers.actions, start, stop)
         special = bool(self._infos) or _TRUE in rows.aged[start:stop].tobytes()
         rewards, lengths, counts = rows.reward, rows.episode_length, rows.num_steps
         rows.lower_flags(start, stop)
@@ -167,7 +167,7 @@ class EnvBlock:
                     reward, terminated, truncated = self._judged(reward, terminated, truncated, info, index)
                 rewards[index] = reward
                 if terminated or truncated:
-                    self._write(observation, info, self._buffers.final_obs, index)
+                    self._write(observation, info, self.buffers.final_obs, index)
                     rows.raise_flags(index, terminated, truncated)
                     self._reset_one(index, slot, None)
                     progress[0], ended = _PHASE["step"], True
@@ -225,11 +225,11 @@ class EnvBlock:
         result = self._envs[index].reset(seed=seed) if seed is not None else self._envs[index].reset()
         observation, info = checked_result(result, _RESET_FIELDS, "reset")
         self._write(observation, info, self._obs[slot], index)
-        self._buffers.episode_length[index] = 0
-        self._buffers.aged[index] = False
+        self.buffers.episode_length[index] = 0
+        self.buffers.aged[index] = False
 
     def _seed_spaces(self, index: int) -> None:
-        _, action_seed, observation_seed = self._buffers.seeds[index].tolist()
+        _, action_seed, observation_seed = self.buffers.seeds[index].tolist()
         self._envs[index].action_space.seed(action_seed)
         self._envs[index].observation_space.seed(observation_seed)
 
@@ -247,7 +247,7 @@ class EnvBlock:
     def _write_infos(self, info: Any, index: int) -> None:
         """Store the declared keys; one that this step does not carry is stored as zeros."""
         found = checked_info(info)
-        for writer, target in zip(self._infos, self._buffers.infos):
+        for writer, target in zip(self._infos, self.buffers.infos):
             if writer.name in found:
                 writer.write(found[writer.name], target, index)
                 self._infos_missing.discard(writer.name)
@@ -265,11 +265,11 @@ class EnvBlock:
 
     def _is_over_age(self, index: int) -> bool:
         limit = self.description.limits[index]
-        return bool(self._buffers.aged[index] and limit and self._buffers.episode_length[index] + 1 >= limit)
+        return bool(self.buffers.aged[index] and limit and self.buffers.episode_length[index] + 1 >= limit)
 
     def _placed(self, violation: ContractViolation, index: int) -> ContractViolation:
         """Return an error that names env, time and step of a broken contract."""
-        step, age = int(self._buffers.num_steps[index]), int(self._buffers.episode_length[index])
+        step, age = int(self.buffers.num_steps[index]), int(self.buffers.episode_length[index])
         phase = PHASES[int(self._progress[0])]
         return ContractViolation(
             f"env {self._first_index + index}, phase {phase}, after {step} steps ({age} in this episode): {violation}"

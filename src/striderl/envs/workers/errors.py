@@ -8,9 +8,12 @@ from __future__ import annotations
 import signal
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 
 TEXT_LIMIT = 20_000
 """Longer texts are cut in the middle: an exception may carry a message of megabytes."""
+_STEPPING = tuple(str(Path(__file__).parents[1] / folder) for folder in ("workers", "gymnasium"))
+"""Where the code lies that calls envs: its frames are left out above those of the env."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +118,12 @@ def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return an exception's whole traceback as text, also when the exception cannot print itself."""
+    """Return an exception's traceback from the env on as text, also when the exception cannot print itself."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_STEPPING):
+        trace = trace.tb_next
     try:
-        return shortened("".join(traceback.format_exception(error)))
+        return shortened("".join(traceback.format_exception(type(error), error, trace)))
     except BaseException as second:  # noqa: BLE001  (str() of a foreign exception may raise anything, even SystemExit)
-        frames = "".join(traceback.format_tb(error.__traceback__))
+        frames = "".join(traceback.format_tb(trace))
         return shortened(f"{frames}{type(error).__name__}: its text is not available ({type(second).__name__})")

@@ -213,7 +213,7 @@ def _each(setting: Any) -> Any:
 # -- actor, critic and both, with and without memory -------------------------------------------------------------------
 
 
-class Actor(nn.Module):
+class GaussianActor(nn.Module):
     """A small Gaussian policy: two hidden layers with tanh, one learned standard deviation per action.
 
     Shape: [..., obs_dim] -> a distribution over [..., act_dim].
@@ -237,6 +237,10 @@ class Actor(nn.Module):
         """Return the distribution of actions."""
         distribution: DiagonalGaussian = self.head(self.body(obs))
         return distribution
+
+
+Actor = GaussianActor
+"""Its short name, beside `Critic`; the `Actor` of `striderl.collect` is what every actor of a collector has."""
 
 
 class Critic(nn.Module):

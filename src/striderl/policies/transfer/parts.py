@@ -61,35 +61,6 @@ def load_parts(
     )
 
 
-def replace_encoder(
-    source_state: Mapping[str, Tensor], policy: Policy, components: Sequence[str] = (), *, which: str = "actor"
-) -> TransferReport:
-    """Take encoders from another run, of these components or of all; everything else stays as it is.
-
-    `which` is 'actor' or 'critic'. Encoders that both share, in the trunk, count for either.
-    """
-    if which not in LISTS:
-        raise ValueError(unknown("list", which, LISTS, where="which"))
-    encoders = encoder_parts(policy, which)
-    for component in components:
-        if component not in encoders:
-            raise KeyError(unknown("encoder of component", component, encoders, where=f"the {which}"))
-    if not encoders:
-        raise KeyError(f"the {which} has no encoders; its parts are {', '.join(part_names(policy))}")
-    return load_parts(policy, source_state, take=[encoders[name] for name in components or encoders])
-
-
-def encoder_parts(policy: Policy, which: str = "actor") -> dict[str, str]:
-    """Return the part of every encoder that a list uses, by component: {'scan': 'actor/Encode/scan'}."""
-    found: dict[str, str] = {}
-    for part in part_names(policy):
-        owner, _, below = part.partition("/")
-        kind, _, component = below.partition("/")
-        if owner in ("trunk", which) and kind.partition("_")[0] == "Encode":
-            found[component] = part
-    return found
-
-
 def replace_encoder0(source_state_dict: Mapping[str, Any], algo_state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return the source's checkpoint with the actor's first encoder as `algo_state_dict` has it: untrained.
 

@@ -141,8 +141,9 @@ class Replay:
         """How often this replay was saved."""
         self.mark = None if placement.folder is None else Mark(placement.folder, num_envs)
         """How far the files have been written; None in memory."""
-        self._writer = StepWriter(self.read, self.sampler, self.mark)
-        self._plain = self._short_way()
+        self.writer = StepWriter(self.read, self.sampler, self.mark)
+        self.plain_writer = self._short_way()
+        """Stores usual steps in fewer operations; None where the columns do not allow it."""
 
     @property
     def capacity(self) -> int:
@@ -163,10 +164,10 @@ class Replay:
         uses, and a truncated one is invalid (`valid` false), because its next observation is unknown.
         """
         if envs is None or (envs.start == 0 and envs.stop == self.num_envs):
-            if self._plain is not None and self.cursor.even and self._plain.add(transition):
+            if self.plain_writer is not None and self.cursor.even and self.plain_writer.add(transition):
                 return
             envs = self._whole
-        self._writer.add(transition, envs)
+        self.writer.add(transition, envs)
 
     def _short_way(self) -> PlainAdd | None:
         """Return the short way for ordinary steps, where there is one."""
@@ -271,9 +272,10 @@ class Replay:
             raise ValueError("the replay is empty: add steps before sampling")
         sample_index: SampledRows = self.sampler.sample_index(self.read, batch_size)
         data = self.read.rows(sample_index.index) if self.view is None else self.view(self.read, sample_index.index)
-        return ReplaySample(data, sample_index.index, sample_index.weight, self._handle(sample_index.index))
+        return ReplaySample(data, sample_index.index, sample_index.weight, self.handle_of(sample_index.index))
 
-    def _handle(self, index: Tensor) -> SampleHandle:
+    def handle_of(self, index: Tensor) -> SampleHandle:
+        """Return what `update_priorities` needs to find these steps again, and to see which were overwritten."""
         if self.cursor.even:
             return SampleHandle(index, None, self.cursor.total)
         return SampleHandle(index, self._numbers(index), -1)
@@ -287,9 +289,9 @@ class Replay:
         """Set the priorities of the sampled steps from their errors [B]; overwritten steps are skipped."""
         if error.shape != handle.index.shape:
             raise ValueError(f"wanted one error per picked step {list(handle.index.shape)}, found {list(error.shape)}")
-        self.sampler.update(handle.index, self._still_there(handle), error)
+        self.sampler.update(handle.index, self.still_there(handle), error)
 
-    def _still_there(self, handle: SampleHandle) -> Tensor | None:
+    def still_there(self, handle: SampleHandle) -> Tensor | None:
         """Return which sampled steps have not been overwritten, bool [B]; None when none can have been."""
         if handle.number is None and self.cursor.even:
             if handle.total == self.cursor.total:

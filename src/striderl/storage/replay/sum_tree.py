@@ -68,7 +68,7 @@ class SumTree:
         ]
         self._top = parts[-1]
         self._running = torch.zeros(sizes[-1] + 1, dtype=torch.float64, device=device)
-        self._arrays = _Arrays(self._memory, self._levels, self._running) if kind == "cpu" else None
+        self.arrays = _Arrays(self._memory, self._levels, self._running) if kind == "cpu" else None
         self._ends = self._running[1:]
         self._touched: list[Tensor] = []
         self._written: list[NDArray[np.int64]] = []
@@ -85,7 +85,7 @@ class SumTree:
 
     def put(self, index: Tensor, values: Tensor) -> None:
         """Set some leaves; where one is named twice, either value may stay."""
-        if self._arrays is not None:
+        if self.arrays is not None:
             self.put_on_cpu(index.numpy(), values.numpy())
             return
         self._memory.index_put_((index,), values)
@@ -100,10 +100,10 @@ class SumTree:
 
     def fill(self, first: int, count: int, value: Tensor | float) -> None:
         """Set neighbouring leaves to one number, or to one number each."""
-        if self._arrays is None:
+        if self.arrays is None:
             self._memory[first : first + count] = value
         else:
-            self._arrays.memory[first : first + count] = value if isinstance(value, float) else value.numpy()
+            self.arrays.memory[first : first + count] = value if isinstance(value, float) else value.numpy()
         self._ranges.append((first, first + count))
         self._num_touched += count
 
@@ -119,7 +119,7 @@ class SumTree:
     def is_empty(self) -> bool:
         """Return whether all leaves are 0; syncs with a GPU."""
         self._add_up()
-        return not (float(self._running[-1]) if self._arrays is None else self._arrays.total) > 0.0
+        return not (float(self._running[-1]) if self.arrays is None else self.arrays.total) > 0.0
 
     def total(self) -> Tensor:
         """Return the sum of all leaves, 0-d."""
@@ -131,7 +131,7 @@ class SumTree:
 
         A leaf that is 0 is never drawn, unless all are.
         """
-        if self._arrays is not None:
+        if self.arrays is not None:
             leaves, found = self.pick_on_cpu(numbers.numpy())
             return torch.from_numpy(leaves), torch.from_numpy(found)
         self._add_up()
@@ -176,9 +176,9 @@ class SumTree:
         return index, arrays.memory.take(index)
 
     def _on_cpu(self) -> _Arrays:
-        if self._arrays is None:
+        if self.arrays is None:
             raise TypeError(f"this tree is on {self._memory.device}; write and pick with tensors")
-        return self._arrays
+        return self.arrays
 
     # -- sums ----------------------------------------------------------------------------------------------------------
 
@@ -197,8 +197,8 @@ class SumTree:
             if self._touched:
                 self._add_up_at(self._touched[0] if len(self._touched) == 1 else torch.cat(self._touched))
         torch.cumsum(self._top, 0, out=self._ends)
-        if self._arrays is not None:
-            self._arrays.total = float(self._arrays.running[-1])
+        if self.arrays is not None:
+            self.arrays.total = float(self.arrays.running[-1])
         self._touched.clear()
         self._written.clear()
         self._ranges.clear()

@@ -299,14 +299,26 @@ def following(buffer: Any, array: NDArray[np.int64], count: int) -> Any:
     newest = take_rows(buffer._data["obs_next"], array) if stores else _walked(buffer, array)
     if count == 1:
         return newest
-    # the frames before it are those of this step; at an end without a known next one, the step's own
+    # at an end without a known next one, the frames before it are those of the step's own
     known = np.asarray(True if stores else (buffer.next(array) != array) | _has_final(buffer, array))
     frames: list[Any] = [newest]
     place = np.where(known, array, buffer.prev(array))
     for _ in range(count - 1):
-        frames.append(take_rows(buffer._data["obs"], place))
-        place = buffer.prev(place)
+        before = buffer.prev(place)
+        frames.append(_one_before(buffer, place, before) if stores else take_rows(buffer._data["obs"], place))
+        place = before
     return tree.stack(frames[::-1], axis=array.ndim)
+
+
+def _one_before(buffer: Any, place: NDArray[np.int64], before: NDArray[np.int64]) -> Any:
+    """Return the stored frames that precede `obs_next` of these steps: the `obs` that an episode begins with."""
+    first = before == place
+    if first.all():
+        return take_rows(buffer._data["obs"], place)
+    frames = tree.copy(take_rows(buffer._data["obs_next"], before))
+    if first.any():
+        tree.assign(frames, first, take_rows(buffer._data["obs"], place[first]))
+    return frames
 
 
 def _has_final(buffer: Any, array: NDArray[np.int64]) -> Any:

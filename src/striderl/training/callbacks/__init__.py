@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from striderl.training.callbacks.evaluate import Evaluate as Evaluate
     from striderl.training.callbacks.log import Log as Log
     from striderl.training.callbacks.progress import Progress as Progress
-    from striderl.training.callbacks.progress import ProgressReport as ProgressReport
     from striderl.training.callbacks.save import Save as Save
     from striderl.training.callbacks.stop import Budget as Budget
     from striderl.training.callbacks.stop import Plateau as Plateau
@@ -24,9 +23,12 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "evaluate": ["Evaluate"],
         "log": ["Log"],
-        "progress": ["Progress", "ProgressReport"],
+        "progress": ["Progress"],
         "save": ["Save"],
         "stop": ["Budget", "Plateau", "Prune", "Stop", "Threshold"],
         "video": ["Video"],
+    },
+    unlisted={
+        "progress": ["ProgressReport"],
     },
 )

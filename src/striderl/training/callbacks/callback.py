@@ -103,6 +103,11 @@ class Watcher:
         found = self.function(record)
         if isinstance(found, str):
             return Reaction(stop=found)
+        if found is not None and not isinstance(found, Mapping):
+            raise TypeError(
+                f"a callback returns None, a dict of metrics or the text of a reason to stop; {self.function!r} "
+                f"returned {found!r}"
+            )
         return NOTHING if found is None else Reaction(metrics=found)
 
     def state_dict(self) -> dict[str, Any]:

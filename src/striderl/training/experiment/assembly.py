@@ -203,7 +203,7 @@ def set_switch(switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_
     if num_iterations is not None and num_iterations < _WORTH_IT * iteration:
         switch.given_up = "the run is too short to gain from compiling"
     elif algorithm.policy.state_spec():
-        switch.given_up = "a program of a recurrent network takes minutes to compile"
+        switch.given_up = "recurrent networks run in kernels that compiling does not make faster"
     switch.at = iteration
 
 

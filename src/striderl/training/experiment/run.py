@@ -11,8 +11,8 @@ to the folder. A checkpoint holds the parts of all; a signal to one of them stop
 
 After a signal the present phase of the iteration finishes, which takes at most seconds; an evaluation or a video is
 aborted and repeated after the resume. Then everything is saved, in the middle of an iteration if need be. A resumed run
-is bit-identical to one that was never stopped where the env can save its state (tier A); where it cannot, new episodes
-begin and this is logged (tier B).
+is bit-identical to one that was never stopped where the env can save its state; where it cannot, new episodes
+begin and this is logged.
 """
 
 from __future__ import annotations
@@ -378,8 +378,8 @@ class Run:
         self._saved = place_of(state)
         if "collector" in state and state["collector"]["env"] is None and "reshared" not in state:
             _log.warning(
-                "resumed on tier B: %s cannot save its state, so new episodes begin; policy, optimiser, normalisers "
-                "and counters go on exactly",
+                "resumed, but not to the bit: %s cannot save its state, so new episodes begin; policy, optimiser, "
+                "normalisers and counters go on exactly",
                 type(self.env).__name__,
             )
         return True

@@ -480,7 +480,9 @@ def read_run_config(
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {str(folder)!r}")
     if not os.path.lexists(path):
-        raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}")
+        inside = sorted(str(each.parent) for each in Path(folder).glob(f"*/{CONFIG_FILE}"))
+        runs = f"; it holds runs, such as {inside[-1]!r}" if inside else ""
+        raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}{runs}")
     content = (read_plain if accept_changes else read_sealed)(folder, CONFIG_FILE)
     if isinstance(content, Mapping):
         require_trust(path, content, modules_in(upgraded(content), env=builds_env), trust=trust)

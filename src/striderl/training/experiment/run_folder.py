@@ -38,6 +38,7 @@ from striderl.checkpoint.trust import remember, require_trust
 from striderl.collect.trace import SUFFIX
 from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
+from striderl.data.registry import folder_name
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.export.metadata import current_commit, uncommitted_files
 from striderl.loggers.file_loggers import parts_of
@@ -159,7 +160,7 @@ def new_run_folder(config: RunConfig[Any, Any], root: str | Path = "runs", name:
 
     A `name` replaces the time; an existing one raises. 'GROUP/NAME' puts it into a folder of runs that belong together.
     """
-    task = config.env.task.replace(":", "_").replace("/", "_")
+    task = folder_name(config.env.task)
     parts = name.split("/")
     if name and (len(parts) > 2 or any(not part or part.startswith(".") for part in parts)):
         raise ValueError(f"the name of a run is that of its folder, NAME or GROUP/NAME, found {name!r}")

@@ -84,15 +84,15 @@ class ReplayLearner:
         share = batch_share(replay, batch_size, ranks or Ranks())
         self.batch_size, self._reduce = share.count, share.reduce
         device = next(algorithm.policy.parameters()).device
-        self._noise = UpdateNoise(algorithm.noise(), share.count, seed, device, first=share.first)
+        self.noise = UpdateNoise(algorithm.noise(), share.count, seed, device, first=share.first)
         self._numbers: list[dict[str, Tensor]] = []
         self._sums: dict[str, tuple[Tensor, int]] = {}
         self._last: Mapping[str, Any] | None = None
         if mode is None:
             mode = mode_of(algorithm.config.mode, device) if device.type == "cuda" else Eager()
-        self.recorded = recorded_updates(algorithm, replay, batch_size, self._noise, mode)
+        self.recorded = recorded_updates(algorithm, replay, batch_size, self.noise, mode)
         """Replays CUDA graphs of whole steps; None without them."""
-        self._played = False
+        self.played = False
         self._copy: Mapping[str, Any] = {}
         self._since: list[tuple[int, ReplaySample]] = []
         """The gradient steps since the copy, by number and sample."""
@@ -111,8 +111,8 @@ class ReplayLearner:
         Returns False, with nothing done, while the replay has no valid step to sample.
         """
         self.mend()
-        self._played = self.recorded is not None and self.recorded.play(number)
-        if self._played:
+        self.played = self.recorded is not None and self.recorded.play(number)
+        if self.played:
             self._copy = {}  # CUDA graphs keep no samples
             return True
         try:
@@ -142,7 +142,7 @@ class ReplayLearner:
 
     def _updated(self, number: int, sample: ReplaySample) -> dict[str, Tensor]:
         with pooled(self._reduce):
-            return dict(self.algorithm.update(sample.data, sample.weight, self._noise.at(number)))
+            return dict(self.algorithm.update(sample.data, sample.weight, self.noise.at(number)))
 
     def _load_copy(self) -> None:
         """Return to the start of the iteration: without all processes its gradient steps cannot be taken again."""
@@ -186,7 +186,7 @@ class ReplayLearner:
 
     def finish(self) -> dict[str, Tensor]:
         """Return the means since the last call under 'train/…', and update the normalisers from the last sample."""
-        if self._played and self.recorded is not None:
+        if self.played and self.recorded is not None:
             self._last = self.recorded.last_sample() if self.absorbs else None
         if self._last is not None and self.absorbs:
             self.mend()
@@ -205,7 +205,7 @@ class ReplayLearner:
         if self.recorded is not None:
             self._sums = added(self._sums, self.recorded.take_totals())
         means = {f"train/{name}": total / count for name, (total, count) in self._sums.items()}
-        self._sums, self._last, self._played = {}, None, False
+        self._sums, self._last, self.played = {}, None, False
         if self._reduce is None or not means:
             return means
         # sample means are equal everywhere; of other metrics, the mean over processes
@@ -274,20 +274,21 @@ class OffPolicyLoop:
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.storage, self.seed = storage, seed
         device = next(algorithm.policy.parameters()).device
-        self._mode: Mode = Eager()
+        self.mode: Mode = Eager()
         if device.type == collector.env.device.type:
-            self._mode = collector.mode = mode_of(algorithm.config.mode, device)
+            self.mode = collector.mode = mode_of(algorithm.config.mode, device)
         if plan.overlap:
             _check_overlap(collector.env)
         self.first_phase = "warmup" if plan.learning_starts else "interact"
         self.counters = LoopCounters()
         self.guard = Guard(algorithm, reduce=self.ranks.reduce)
-        self._learner = self._new_learner()
+        self.learner = self.new_learner()
         self._iteration: _Iteration | None = None
 
-    def _new_learner(self) -> ReplayLearner:
+    def new_learner(self) -> ReplayLearner:
+        """Return a learner that samples from the beginning; a loaded state then replaces its counters."""
         return ReplayLearner(
-            self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self._mode, ranks=self.ranks
+            self.algorithm, self.storage, self.plan.batch_size, self.seed, mode=self.mode, ranks=self.ranks
         )
 
     def run(self, phase: str, iteration: int) -> None:
@@ -318,7 +319,7 @@ class OffPolicyLoop:
         if self._iteration is None:
             self.counters.begin()
             self.guard.before()
-            self._learner.begin(self.guard.kept)
+            self.learner.begin(self.guard.kept)
             num_valid = self.collector.statistics.num_steps.clone()
             self._iteration = _Iteration(plan.num_steps_per_env // plan.train_every, num_valid, sampler.largest)
         iteration = self._iteration
@@ -328,11 +329,11 @@ class OffPolicyLoop:
             started = time.perf_counter()
             while iteration.num_updates:
                 check_interrupt()
-                self.counters.num_updates += self._learner.step(self.counters.num_updates)
+                self.counters.num_updates += self.learner.step(self.counters.num_updates)
                 iteration.num_updates -= 1
             self.counters.learning_seconds += time.perf_counter() - started
             iteration.num_rounds -= 1
-        self.counters.numbers = {**collected_numbers(self.collector), **self._learner.finish()}
+        self.counters.numbers = {**collected_numbers(self.collector), **self.learner.finish()}
         self._iteration = None
         valid = self.collector.statistics.num_steps - iteration.num_valid
         num_steps = self.counters.num_steps * self.collector.env.num_envs // self.total_envs
@@ -395,7 +396,7 @@ class OffPolicyLoop:
         self.seed = int(state["seed"])
         self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])
-        self._learner, self._iteration = self._new_learner(), None
+        self.learner, self._iteration = self.new_learner(), None
 
     def close(self) -> None:
         """Close the envs."""

@@ -59,13 +59,14 @@ class OfflineLoop:
         self.counters = LoopCounters()
         self.ranks = ranks or Ranks()
         self.guard = Guard(algorithm, reduce=self.ranks.reduce)
-        self._learner = self._new_learner()
+        self.learner = self.new_learner()
         self._updates_left = 0
         """Gradient steps of the iteration under way; 0 between iterations."""
         self._fingerprint = _fingerprint(dataset)
         self._num_valid = dataset.read.valid(dataset.read.chronological()).sum()
 
-    def _new_learner(self) -> ReplayLearner:
+    def new_learner(self) -> ReplayLearner:
+        """Return a learner that samples from the beginning; a loaded state then replaces its counters."""
         return ReplayLearner(
             self.algorithm, self.dataset, self.plan.batch_size, self.seed, absorbs=False, ranks=self.ranks
         )
@@ -77,14 +78,14 @@ class OfflineLoop:
             if self.counters.num_updates == 0:
                 self._update_normalization()
             self.guard.before()
-            self._learner.begin(self.guard.kept)
+            self.learner.begin(self.guard.kept)
             self._updates_left = self.plan.num_updates_per_iteration
         started = time.perf_counter()
         while self._updates_left:
             check_interrupt()
-            self.counters.num_updates += self._learner.step(self.counters.num_updates)
+            self.counters.num_updates += self.learner.step(self.counters.num_updates)
             self._updates_left -= 1
-        self.counters.numbers = self._learner.finish()
+        self.counters.numbers = self.learner.finish()
         take_back_if_broken(self.guard, self.counters, self.dataset.read.device, self._num_valid, len(self.dataset))
         self.guard.forget()
         self.counters.learning_seconds += time.perf_counter() - started
@@ -141,7 +142,7 @@ class OfflineLoop:
         self.seed = int(state["seed"])
         self.counters = loaded_counters(self.counters, state)
         self.guard.load_state_dict(state["guard"])
-        self._learner = self._new_learner()
+        self.learner = self.new_learner()
         self._updates_left = 0
 
     def close(self) -> None:

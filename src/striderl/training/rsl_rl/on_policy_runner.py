@@ -156,7 +156,7 @@ class OnPolicyRunner:
         self.writer = self.logger.writer
         self._registry_name = registry_name
         self._table = make_table(self.log_dir if ranks.is_main else None)
-        self._writes = ranks.is_main and self.log_dir is not None
+        self.writes = ranks.is_main and self.log_dir is not None
         self._lock: FolderLock | None = None
         self._repositories: list[Path] = []
         self._seconds = 0.0
@@ -212,7 +212,7 @@ class OnPolicyRunner:
                     self.log({"record": record, "progress": at})
                 pruned = trial is not None and report_to_trial(trial, self._objective(record), record.iteration)
                 ends = pruned or not left or self.should_stop()
-                if self._writes and self._is_save_due(record.iteration, last=ends):
+                if self.writes and self._is_save_due(record.iteration, last=ends):
                     self.save(checkpoint_path(self.log_dir or "", record.iteration))
                 if ends:
                     break
@@ -225,7 +225,7 @@ class OnPolicyRunner:
         """
         if init_at_random_ep_len:
             self._age_episodes()
-        if self._writes and self.log_dir is not None:
+        if self.writes and self.log_dir is not None:
             # a folder that cannot be made is better found now than after the first hours
             self.log_dir.mkdir(parents=True, exist_ok=True)
             self._describe_run(self.log_dir)
@@ -314,7 +314,7 @@ class OnPolicyRunner:
         now = record.iteration - 1
         at = locs.get("progress", LearnProgress(now, now, now + 1, self._seconds))
         block = as_block(record, tags, at, width=width, pad=pad, name=self.config.run_name)
-        if self._writes:
+        if self.writes:
             sys.stdout.write(f"{block}\n")
             sys.stdout.flush()
         elif self.ranks.is_main:
@@ -418,7 +418,7 @@ class OnPolicyRunner:
     @contextmanager
     def _locked_log_dir(self) -> Iterator[None]:
         """Lock the log_dir while this training writes to it."""
-        if not self._writes or self.log_dir is None or self._lock is not None:
+        if not self.writes or self.log_dir is None or self._lock is not None:
             yield
             return
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -453,7 +453,7 @@ class OnPolicyRunner:
         changed = change(source, {WEIGHTS: dict(self.alg.policy.state_dict())})
         load_weights(self.alg.policy, weights_in(changed), strict=strict)
         self.current_learning_iteration = int(changed.get("iter", 0))
-        if self._writes and self.log_dir is not None:
+        if self.writes and self.log_dir is not None:
             self.save(checkpoint_path(self.log_dir, self.current_learning_iteration), state.get("infos"))
 
     def _age_episodes(self) -> None:

@@ -114,7 +114,7 @@ class TwoStageRunner(OnPolicyRunner):
         left = self.config.max_iterations if num_learning_iterations is None else num_learning_iterations
         while self.stage == PRETRAIN and left > 0:
             self._offer_first_weights()
-            self._begin_reading()
+            self.begin_reading()
             before = self.current_learning_iteration
             self._learn_from_recordings(left)
             left -= self.current_learning_iteration - before
@@ -134,7 +134,7 @@ class TwoStageRunner(OnPolicyRunner):
             super().learn(max(0, num_iterations))
         except StopIteration:
             _log.warning("%s after %d iterations", self.trainer.stop_reason, self.current_learning_iteration)
-            if self._writes and self.log_dir is not None:
+            if self.writes and self.log_dir is not None:
                 self.save(checkpoint_path(self.log_dir, self.current_learning_iteration))
         self._hand_over_if_due()
 
@@ -145,7 +145,7 @@ class TwoStageRunner(OnPolicyRunner):
         ignored.
         """
         if self.stage == PRETRAIN:
-            self._begin_reading()
+            self.begin_reading()
             self._foreign_obs = True
             return self._manual.step(None, None)
         if self._foreign_obs:
@@ -187,7 +187,7 @@ class TwoStageRunner(OnPolicyRunner):
         if budget >= 0 and (self.trainer.stop_reason or self.current_learning_iteration >= budget):
             self.hand_over()
 
-    def _begin_reading(self) -> None:
+    def begin_reading(self) -> None:
         """Build the parts of the first stage, once; waits until something is recorded."""
         if self.stage == RL or self._reads:
             return
@@ -222,7 +222,7 @@ class TwoStageRunner(OnPolicyRunner):
 
     def checkpoint(self, infos: Any = None) -> dict[str, Any]:
         """Return what `save` writes, stage included."""
-        self._begin_reading()
+        self.begin_reading()
         return {**super().checkpoint(infos), _STAGE: self.stage}
 
     def load(
@@ -249,7 +249,7 @@ class TwoStageRunner(OnPolicyRunner):
             load_weights(self.alg.policy, weights_in(state), strict=strict)
             return state.get("infos")
         if "trainer" in state:
-            self._begin_reading()
+            self.begin_reading()
         return super().load(path, load_optimizer, map_location, manipulator, load_cfg=load_cfg, strict=strict)
 
     def close(self) -> None:
@@ -264,7 +264,7 @@ class TwoStageRunner(OnPolicyRunner):
 
     def _offer_first_weights(self) -> None:
         """Save the policy before the first recording is read: a process that records with the student waits for it."""
-        if not self._writes or self.log_dir is None or self._reads or self.current_learning_iteration:
+        if not self.writes or self.log_dir is None or self._reads or self.current_learning_iteration:
             return
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self._describe_run(self.log_dir)  # by which `RunStudents` builds the student

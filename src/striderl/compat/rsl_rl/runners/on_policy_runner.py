@@ -7,6 +7,9 @@
           ─▶ alg.update ─▶ logger.log ─▶ save                                        a subclass may override each
 
 Iterations are counted as in rsl_rl: the first one is 0, `current_learning_iteration` is the last that was finished.
+
+A config of rsl_rl 1 to 4 makes the runner of the same name in `striderl.training`, which takes configs and envs of all
+generations.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from striderl.compat.rsl_rl.utils.logger import Logger
 from striderl.compat.rsl_rl.utils.utils import check_nan, resolve_callable
 from striderl.data import tree
 from striderl.training.distributed import join_ranks
+from striderl.training.rsl_rl.distillation import DistillationRunner as EarlierDistillationRunner
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner as EarlierOnPolicyRunner
 
 
 class OnPolicyRunner:
@@ -31,6 +36,13 @@ class OnPolicyRunner:
 
     alg: Any
     """The algorithm."""
+
+    def __new__(cls, env: Any, train_cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make the runner of `striderl.training` for a config of an earlier generation."""
+        earlier = {OnPolicyRunner: EarlierOnPolicyRunner, DistillationRunner: EarlierDistillationRunner}.get(cls)
+        if earlier is not None and _is_of_earlier_generation(train_cfg):
+            return earlier(env, train_cfg, *args, **kwargs)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -40,10 +52,11 @@ class OnPolicyRunner:
         device: torch.device | str = "cpu",
     ) -> None:
         """Build the algorithm that `train_cfg["algorithm"]["class_name"]` names, and the log."""
-        if "policy" in train_cfg and "actor" not in train_cfg:
+        if _is_of_earlier_generation(train_cfg):
             raise KeyError(
-                "train_cfg has 'policy', as configs before rsl_rl 4 do, and no 'actor' and 'critic'; "
-                "striderl.training.OnPolicyRunner reads configs of every generation"
+                "train_cfg is one of rsl_rl 1 to 4: it has 'policy', or models that are 'stochastic'; derive "
+                f"{type(self).__name__} from striderl.training.OnPolicyRunner, which takes configs of all generations, "
+                "or from striderl.compat.st_rl.OnPolicyRunner, whose every method may be overridden"
             )
         self.env, self.cfg, self.device = env, train_cfg, device
         self._configure_multi_gpu()
@@ -191,6 +204,12 @@ class OnPolicyRunner:
         self.is_distributed = ranks.world_size > 1
         several = {"global_rank": ranks.rank, "local_rank": ranks.rank, "world_size": ranks.world_size}
         self.cfg["multi_gpu"] = several if self.is_distributed else None
+
+
+def _is_of_earlier_generation(train_cfg: Mapping[str, Any]) -> bool:
+    """Return whether a config has one 'policy' (rsl_rl 1 to 3), or models that are 'stochastic' (rsl_rl 4)."""
+    models = [train_cfg.get(name, {}) for name in ("actor", "student")]
+    return any("stochastic" in each for each in models) or ("policy" in train_cfg and not any(models))
 
 
 class DistillationRunner(OnPolicyRunner):

@@ -1,4 +1,4 @@
-"""Packed trajectories: the order a recurrent library wants, and one fused call that equals cell after cell."""
+"""Windows with resets on the CPU: blank steps before them, and fused calls that equal cell after cell."""
 
 from __future__ import annotations
 
@@ -8,28 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from striderl.networks.memory import Memory
-from striderl.ops.trajectories import pack_trajectories, shapes_may_depend_on_values, static_shapes
-
-
-def test_the_picture_of_the_module():
-    resets = torch.zeros(4, 2, dtype=torch.bool)
-    resets[2, 0] = True
-    packed = pack_trajectories(resets, torch.ones_like(resets))
-    # flat positions t * 2 + b:  a 0, e 1, b 2, f 3, c 4, g 5, d 6, h 7
-    assert packed.order.tolist() == [1, 0, 4, 3, 2, 6, 5, 7]
-    assert packed.batch_sizes.tolist() == [3, 3, 1, 1]
-    assert packed.env.tolist() == [1, 0, 0] and packed.continues.tolist() == [True, True, False]
-    # env 0 ends in its second trajectory, which is the third by length
-    assert packed.last.tolist() == [2, 0]
-
-
-def test_dead_steps_are_left_out_and_end_trajectories():
-    resets = torch.zeros(3, 2, dtype=torch.bool)
-    valid = torch.tensor([[True, True], [False, True], [True, False]])
-    packed = pack_trajectories(resets, valid)
-    assert sorted(packed.order.tolist()) == [0, 1, 3, 4]
-    # env 1 is dead at the end: its number is one more than there are
-    assert packed.env.tolist() == [1, 0, 0] and packed.last.tolist() == [2, 3]
+from striderl.ops.trajectories import shapes_may_depend_on_values, space_trajectories, static_shapes
 
 
 @pytest.mark.slow
@@ -65,10 +44,34 @@ def test_the_fused_call_equals_cells(seed, kind, layers):
         torch.testing.assert_close(one, other, rtol=0.0, atol=1e-12)
 
 
-def test_single_precision_agrees_to_rounding():
+def test_a_blank_step_comes_before_each_reset():
+    resets = torch.tensor([[True, False], [False, False], [True, False], [False, True]])
+    valid = torch.tensor([[True, True], [True, True], [True, False], [True, True]])
+    spaced = space_trajectories(resets, valid)
+    # env 0: p q CLEAR r s; env 1: its third step is dead, clears by itself, and the last one is held until the end
+    assert spaced.num_steps == 5
+    assert (spaced.place // 2).tolist() == [[0, 0], [1, 1], [3, 2], [4, 3]]
+    assert spaced.gates[:, 0].tolist() == [[False, False]] * 2 + [[True, False]] + [[False, False]] * 2
+    assert spaced.gates[:, 1].tolist() == [[False, False]] * 2 + [[True, False], [False, False], [False, True]]
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_an_episode_that_is_not_finite_does_not_reach_the_next_one(kind):
     torch.manual_seed(0)
-    memory = Memory(6, "lstm", 1, 32)
-    x, state = torch.randn(24, 8, 6), {name: torch.randn(8, 1, 32) for name in ("hidden", "cell")}
+    memory, resets = Memory(2, kind, 1, 4), torch.tensor([[False], [False], [True], [False]])
+    x = torch.randn(4, 1, 2)
+    wanted, _ = memory.sequence(x[2:], memory.initial_state(1))
+    x[0] = torch.nan
+    outputs, _ = memory.sequence(x, memory.initial_state(1), resets, torch.ones_like(resets))
+    assert outputs[:2].isnan().all()
+    torch.testing.assert_close(outputs[2:], wanted)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_single_precision_agrees_to_rounding(kind):
+    torch.manual_seed(0)
+    memory = Memory(6, kind, 1, 32)
+    x, state = torch.randn(24, 8, 6), {name: torch.randn(8, 1, 32) for name in memory.initial_state(1)}
     resets = torch.rand(24, 8) < 0.05
     fused, ends = memory.sequence(x, state, resets, None)
     with static_shapes():

@@ -32,8 +32,8 @@ class ListOptions:
 
     kind: Kind = "all"
     """tasks, algorithms, terms, recipes, or all of these; runs for those that were trained."""
-    folder: str = "runs"
-    """Where runs are looked for."""
+    folder: Annotated[str, tyro.conf.arg(aliases=("--runs",))] = "runs"
+    """Where runs are looked for, as 'striderl train --runs' has it."""
     sort: str = "time"
     """How runs are sorted: time, return, steps, name or task; the newest, best or longest first."""
     tags: tuple[str, ...] = ()
@@ -119,8 +119,8 @@ class ListedRun:
 
 
 def _runs(options: ListOptions) -> None:
-    from striderl.cli.compare import say_table
     from striderl.cli.runs import known_runs
+    from striderl.cli.seeing.compare import say_table
     from striderl.loggers.console_logger import short_number
 
     found = [listed(folder) for folder in known_runs(Path(options.folder))]

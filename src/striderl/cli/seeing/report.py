@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from striderl.cli.options import Runs, Trust, parse
-from striderl.cli.report_run import MOST_ROWS, RunFacts, about_run, guarded, seconds_of
 from striderl.cli.runs import find_started
+from striderl.cli.seeing.report_run import MOST_ROWS, RunFacts, about_run, guarded, seconds_of
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
 if TYPE_CHECKING:
