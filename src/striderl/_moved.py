@@ -221,7 +221,6 @@ MODULES: dict[str, str] = {
     "envs.workers.lifeline": "envs.workers.parent_watchdog",
     "execution.allocator": "execution.updater",
     "execution.capture_cuda": "execution.capture",
-    "execution.joint_program": "execution.traced",
     "execution.pure_program": "execution.traced",
     "export.commit": "export.metadata",
     "export.packages": "export.exported_policy",

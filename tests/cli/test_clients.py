@@ -165,7 +165,7 @@ def test_train_resume_evaluate_and_export(name, monkeypatch, tmp_path, capsys):
     flags += ["--env.env_cfg.kp", "30"] if name == "genesis" else []
     assert main(["train", task, *flags]) == 0, capsys.readouterr().err
     out = capsys.readouterr().out
-    assert "Learning iteration 1/2" in out and "ended after 2 iterations" in out
+    assert "Learning iteration 1/2" in out and "ended after 2 iterations" in out and "report.html" in out
     folder = tmp_path / "runs" / task.replace(":", "-") / "first"
     assert (folder / "model_1.pt").is_file()
     content = json.loads((folder / "config.json").read_text())

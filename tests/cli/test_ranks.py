@@ -273,10 +273,10 @@ def test_a_dataset_that_one_process_lacks_is_named_by_rank_0(tmp_path):
 
 @pytest.mark.slow
 def test_what_cannot_learn_in_ranks_is_refused_by_all_before_a_folder_is_made(tmp_path):
-    processes = start_ranks("train", "cartpole", "--mode", "graphed", "--runs", str(tmp_path / "runs"))
+    processes = start_ranks("train", "cartpole", "--num-envs", "1", "--runs", str(tmp_path / "runs"))
     codes, outputs, errors = ends_of(processes)
     assert codes == [2, 2] and outputs == ["", ""] and not (tmp_path / "runs").exists()
-    assert errors[0].strip().splitlines()[-1].startswith("striderl: mode='graphed' cannot learn in 2 processes yet")
+    assert errors[0].strip().splitlines()[-1].startswith("striderl: 1 envs cannot be shared by 2 processes")
     assert "striderl:" not in errors[1] and "Traceback" not in "".join(errors)
 
 
@@ -291,7 +291,6 @@ def test_every_refusal_is_one_sentence(monkeypatch):
         (replace(config, terms={"estimation": EstimatorConfig()}), "estimation does not set learns_in_ranks, so it"),
         (replace(sac, env=replace(sac.env, num_envs=3)), "3 envs cannot be shared evenly by 2 processes"),
         (replace(sac, plan=replace(sac.plan, batch_size=7)), "plan.batch_size 7 cannot be shared evenly"),
-        (replace(config, mode="graphed"), "mode='graphed' cannot learn in 2 processes yet"),
         (replace(config, device="cuda:1"), "write --device cuda, found 'cuda:1'"),
         (replace(config, env=replace(config.env, num_envs=1)), "1 envs cannot be shared by 2 processes"),
     ):

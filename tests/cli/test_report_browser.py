@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 
 import numpy as np
@@ -15,6 +16,7 @@ from striderl.collect.trace import SUFFIX, EnvTrace, write_trace
 from striderl.loggers.console_logger import short_number
 
 BROWSER, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+IN_CI = bool(os.environ.get("CI"))
 try:
     from selenium import webdriver
     from selenium.webdriver.common.by import By
@@ -23,8 +25,10 @@ except ImportError:
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(webdriver is None, reason="selenium is not installed"),
-    pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium with chromedriver is on this machine"),
+    pytest.mark.skipif(webdriver is None and not IN_CI, reason="selenium is not installed"),
+    pytest.mark.skipif(
+        not (BROWSER and DRIVER) and not IN_CI, reason="no Chromium with chromedriver is on this machine"
+    ),
 ]
 
 TINY = [

@@ -99,9 +99,13 @@ def test_our_own_launcher(tmp_path):
 
     task = "mjlab:Mjlab-Cartpole-Balance"
     flags = ["--num-envs", "4", "--agent.logger", "tensorboard", "--agent.num-steps-per-env", "8", "--name", "first"]
-    printed = striderl("train", task, *flags, "--agent.max-iterations", "2")
+    printed = striderl("train", task, *flags, "--steps", "64")  # 4 envs, 8 steps of each in an iteration
     assert "Learning iteration 1/2" in printed
+    assert printed.count("is valued with V(s_t), not V(final_obs)") == 1  # mjlab gives none, and it is said once
     folder = "runs/mjlab-Mjlab-Cartpole-Balance/first"
+    assert f"report: {folder}/report.html" in printed
+    for command in ("record", "play"):
+        assert f"{folder}/videos/{command}_64.mp4" in striderl(command, folder, "--seconds", "0.1")
     assert "return" in striderl("evaluate", folder, "--episodes", "1")
     assert "from iteration 2" in striderl("resume", folder, "--max-iterations", "3")
     striderl("export", folder, "--output", "bundle", "--formats", "onnx")

@@ -25,8 +25,8 @@ from striderl.storage.rollout import RolloutStorage
 def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run graphs operation by operation: what is tested is that acting becomes one, not the compiler."""
 
-    def function(what: str, act: Any, switch: Any = None) -> PureFunction:
-        return PureFunction(what, act, lambda graph, inputs: graph, switch)
+    def function(what: str, act: Any, switch: Any = None, strict: bool = False) -> PureFunction:
+        return PureFunction(what, act, lambda graph, inputs: graph, switch, strict=strict)
 
     monkeypatch.setattr(compiled_acting, "PureFunction", function)
 

@@ -18,7 +18,7 @@ from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.envs.on_device import OnDevice
 from striderl.execution import modes
-from striderl.execution.background import Switch, built_with
+from striderl.execution.background import FallbackError, Switch, built_with
 from striderl.execution.modes import Eager, ExecutionConfig, Graphed, mode_of
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
@@ -36,13 +36,18 @@ def test_the_mode_follows_the_device(caplog):
     assert type(mode_of("auto", "cuda")) is Graphed and type(mode_of("graphed", "cuda")) is Graphed
     with caplog.at_level(logging.INFO):
         assert type(mode_of("auto", "cuda", alone=False)) is Eager
+        shared = mode_of("graphed", "cuda", alone=False)
+        assert isinstance(shared, Eager) and type(shared.collection) is Graphed and not shared.records
+        assert mode_of("auto", "cuda").collection.records and not mode_of("auto", "cpu").collection.records
+    assert "collection is captured, and updates are eager: several processes" in caplog.text
+    with caplog.at_level(logging.INFO):
         assert type(mode_of("auto", "cpu")) is Eager
     assert "gradient steps are eager: several processes learn together (mode='auto'" in caplog.text
     assert "gradient steps are eager: the parameters are on cpu (mode='auto'" in caplog.text
     with caplog.at_level(logging.WARNING):
         assert type(mode_of("graphed", "cpu")) is Eager
-    assert "the parameters are on cpu: gradient steps go on eagerly" in caplog.text
-    with pytest.raises(ValueError, match="records CUDA graphs, and the parameters are on cpu"):
+    assert "the parameters are on cpu. Move them there (--device cuda), or choose 'compiled' or 'auto'" in caplog.text
+    with pytest.raises(FallbackError, match="records CUDA graphs, and the parameters are on cpu"):
         mode_of(ExecutionConfig(mode="graphed", strict=True), "cpu")
 
 

@@ -11,9 +11,13 @@ import update_cases
 from torch import Tensor, fx, nn
 from update_cases import CASES
 
+from striderl.execution.background import ProgramRequest, Switch
+from striderl.execution.joint_program import JointPrograms, PooledPrograms
 from striderl.execution.modes import Eager, Evaluated, evaluated
-from striderl.execution.traced import CHECK_EVERY, MOST, JointPrograms, RefusedError
+from striderl.execution.traced import CHECK_EVERY, MOST, RefusedError
 from striderl.execution.updater import ParameterGroup
+from striderl.ops.losses import normalised, valid_mean
+from striderl.ops.moments import pooled, sum_of_all
 
 
 def as_it_is(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
@@ -195,3 +199,112 @@ def test_an_update_of_joint_steps_is_the_eager_update(case: str) -> None:
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-6, atol=1e-6, msg=lambda t, n=name: f"{n}: {t}")
     for name, group in eager.updater.groups.items():
         torch.testing.assert_close(joint.updater.groups[name].flat.flat, group.flat.flat, rtol=0.0, atol=1e-6)
+
+
+# -- in several processes ----------------------------------------------------------------------------------------------
+
+
+class Messages:
+    """Sums over processes with the same numbers in each of two, and keeps the sizes of the messages."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.sizes.append(x.numel())
+        return 2 * x
+
+
+class Switched(Switch):
+    """After the switch, without a compiler: parts run as they were traced."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.on = True
+        self.requested: list[fx.GraphModule] = []
+
+    def request(self, graph: fx.GraphModule, inputs: Sequence[Tensor]) -> ProgramRequest:
+        self.requested.append(graph)
+        self.keys.add("any")
+        return NoProgram(self, "any")
+
+
+class NoProgram(ProgramRequest):
+    def program(self) -> None:
+        return None
+
+
+def pooled_run(function: Any, learner: Learner, given: Any) -> tuple[Any, list[int], Evaluated, list[int], Switched]:
+    """Run a function in parts and as written; return both results with the sizes of their messages."""
+    switch, one, other = Switched(), Messages(), Messages()
+    programs = PooledPrograms(learner.groups, one, switch)
+    with pooled(one):
+        programs.run(function, given)  # compared with the function as written
+        one.sizes.clear()
+        programs.run(function, given)
+        first = len(one.sizes)  # and once more: the second run is compared too
+        one.sizes.clear()
+        found = programs.run(function, given)
+    with pooled(other):
+        wanted = evaluated(function, given)
+    assert first > len(one.sizes)
+    return found, one.sizes, wanted, other.sizes, switch
+
+
+def test_independent_sums_over_processes_are_one_message() -> None:
+    learner = Learner()
+
+    def losses(given: dict[str, Any]) -> Any:
+        value = learner.net(given["obs"]["x"]).squeeze(-1)
+        fit, size = valid_mean((value - given["target"]).square(), None), valid_mean(value.abs(), value > 0.0)
+        return {"fit": (1.0, fit), "size": (0.1, size)}, {"mean": valid_mean(value, None)}
+
+    given = minibatch()
+    found, sizes, wanted, as_it_was, switch = pooled_run(losses, learner, given)
+    grads = torch.autograd.grad(wanted.total, list(learner.net.parameters()))
+    torch.testing.assert_close(found.numbers, wanted.numbers)
+    torch.testing.assert_close(learner.groups["net"].flat.grad, torch.cat([grad.reshape(-1) for grad in grads]))
+    assert as_it_was == [2, 2, 2] and sizes == [3, 6]  # agreement, then three sums with their counts in one message
+    assert len(switch.requested) == 2  # before the message and after it
+
+
+def test_sums_that_need_each_other_are_messages_of_their_own() -> None:
+    learner = Learner()
+
+    def losses(given: dict[str, Any]) -> Any:
+        x = given["obs"]["x"]
+        mean = sum_of_all(x.sum(0)) / sum_of_all(x.new_full((), 5.0))  # gradients go through it to both processes
+        spread = sum_of_all((x - mean).square().sum(0).view(3, 1)).t()
+        value = normalised(learner.net(x / spread).squeeze(-1), None)
+        value = torch.zeros_like(value).copy_(value) + learner.knob
+        return {"fit": (learner.knob, valid_mean((value - given["target"]).square(), None))}, {"spread": spread.sum()}
+
+    given = minibatch()
+    found, sizes, wanted, as_it_was, _ = pooled_run(losses, learner, given)
+    grads = torch.autograd.grad(wanted.total, list(learner.net.parameters()))
+    torch.testing.assert_close(found.numbers, wanted.numbers)
+    torch.testing.assert_close(learner.groups["net"].flat.grad, torch.cat([grad.reshape(-1) for grad in grads]))
+    assert as_it_was == [3, 1, 3, 2, 2, 2] and sizes == [3, 4, 3, 2, 2, 2]
+
+
+def test_processes_with_other_messages_run_the_function_as_it_is_written() -> None:
+    learner, switch = Learner(), Switched()
+
+    def other_process(x: Tensor) -> Tensor:
+        return x + torch.tensor([1, 7, 49]) if x.dtype is torch.int64 else 2 * x
+
+    def pooled_losses(given: dict[str, Any]) -> Any:
+        return {"fit": (1.0, valid_mean(learner.net(given["obs"]["x"]), None))}, {}
+
+    assert PooledPrograms(learner.groups, other_process, switch).run(pooled_losses, minibatch()) is None
+
+    def looking(given: dict[str, Any]) -> Any:
+        return {"fit": (float(learner.knob), valid_mean(learner.net(given["obs"]["x"]), None))}, {}
+
+    def changing(given: dict[str, Any]) -> Any:
+        value = torch.zeros(3).copy_(sum_of_all(given["obs"]["x"].sum(0)))  # made before the sum, changed after it
+        return {"fit": (1.0, valid_mean(learner.net(value), None))}, {}
+
+    for function, reason in ((looking, "asks for the value"), (changing, "computed before a sum over processes")):
+        with pytest.raises(RefusedError, match=reason):  # in all processes together
+            PooledPrograms(learner.groups, lambda x: 2 * x, switch).run(function, minibatch())

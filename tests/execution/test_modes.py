@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +16,15 @@ from torch._dynamo.testing import CompileCounter
 from torch._inductor import config as inductor
 from update_cases import CASES
 
-from striderl.execution import modes
-from striderl.execution.modes import Compiled, Eager, ExecutionConfig, mode_of
+from striderl.collect import graphed_rollout
+from striderl.collect.graphed_rollout import GraphedCollector
+from striderl.execution import background, modes
+from striderl.execution.background import ProgramRequest, Switch, built_with
+from striderl.execution.modes import Compiled, Eager, ExecutionConfig, Graphed, Switching, mode_of
+from striderl.execution.traced import PureFunction
 from striderl.execution.updater import GroupConfig, ParameterGroup, Updater
 from striderl.networks.memory import Memory
+from striderl.training import graphed_updates
 
 STRICT = ExecutionConfig(mode="compiled", strict=True)
 # generating and compiling C++ takes most of a minute on a busy core, so most cases are traced forward and backward only
@@ -166,6 +174,126 @@ def test_a_failing_compiler_is_one_warning(caplog):
     _, strict = small(Compiled(strict=True, backend=_refuse))
     with pytest.raises(Exception, match="no compiler today"):
         strict.step(function, torch.ones(4, 3))
+
+
+# -- fallbacks ---------------------------------------------------------------------------------------------------------
+
+
+def _refused_capture(mode: Graphed) -> Graphed:
+    mode.graphs.make = lambda *_, **__: (_ for _ in ()).throw(RuntimeError("not permitted"))
+    return mode
+
+
+def _switched(strict: bool) -> Switching:
+    mode = Switching(Switch(1), strict)
+    mode.switch.on = True
+    return mode
+
+
+def losses_by_compiler(strict, monkeypatch):
+    net, updater = small(Compiled(strict, backend=_refuse))
+    updater.step(lambda x: ({"loss": (1.0, net(x).mean())}, {}), torch.ones(4, 3))
+
+
+def losses_beside_training(strict, monkeypatch):
+    net, switch = nn.Linear(3, 1), Switch(1)
+    switch.on = True
+    with built_with(switch):
+        mode = ExecutionConfig(mode="auto", strict=strict)
+        updater = Updater({"policy": ParameterGroup(net.parameters())}, mode=mode)
+    updater.step(lambda x: ({"loss": (1.0, net(x.add_(1.0)).mean())}, {}), torch.ones(4, 3))
+
+
+def acting(strict, monkeypatch):
+    PureFunction("acting", lambda x: x * float(x.max()), strict=strict)((), torch.ones(2))
+
+
+def captured_step(strict, monkeypatch):
+    _refused_capture(Graphed(strict, fused=False)).wrap(lambda x: x)(torch.ones(2))
+
+
+def compiled_before_capture(strict, monkeypatch):
+    monkeypatch.setattr(modes, "_compiled", lambda *_, **__: _refuse)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    Graphed(strict).fuse(lambda x: x)(torch.ones(2))
+
+
+def graphs_on_a_cpu(strict, monkeypatch):
+    mode_of(ExecutionConfig(mode="graphed", strict=strict), "cpu")
+
+
+def graphs_in_ranks(strict, monkeypatch):
+    mode_of(ExecutionConfig(mode="graphed", strict=strict), "cuda", alone=False)
+
+
+def program_without_a_compiler(strict, monkeypatch):
+    monkeypatch.setattr(background, "CompileWorker", _refuse)
+    switch = _switched(strict).switch
+    graph = torch.fx.symbolic_trace(nn.Identity())
+    switch.keys.add(background.graph_key(graph, [torch.ones(2)]))
+    switch.request(graph, [torch.ones(2)])
+
+
+def too_many_layouts(strict, monkeypatch):
+    monkeypatch.setattr(background, "MOST_PROGRAMS", 0)
+    monkeypatch.setattr(ProgramRequest, "start", lambda *_: None)
+    switch = Switching(Switch(5), strict).switch
+    switch.request(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(2)])
+    switch.before_iteration(1)
+
+
+def _explicit(strict: bool) -> Graphed:
+    mode = mode_of(ExecutionConfig(mode="graphed", strict=strict, fuse=False), "cuda")
+    assert isinstance(mode, Graphed) and mode.explicit
+    return mode
+
+
+def steps_of_envs(strict, monkeypatch):
+    env = SimpleNamespace(device=torch.device("cpu"))
+    group = SimpleNamespace(env=env, actor=None)
+    assert not GraphedCollector().play(_explicit(strict), group, None, None, 1)
+
+
+def capture_of_steps_of_envs(strict, monkeypatch):
+    assert not GraphedCollector().prepared(SimpleNamespace(prepare=_refuse), strict=strict)
+
+
+def whole_gradient_steps(strict, monkeypatch):
+    monkeypatch.setattr(graphed_updates, "refusal", lambda *_: "the replay is on cpu")
+    assert graphed_updates.recorded_updates(None, None, 1, None, _explicit(strict)) is None
+
+
+FALLBACKS = (
+    losses_by_compiler, losses_beside_training, acting, captured_step, compiled_before_capture, graphs_on_a_cpu,
+    graphs_in_ranks, program_without_a_compiler, too_many_layouts, steps_of_envs, capture_of_steps_of_envs,
+    whole_gradient_steps,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fallback", FALLBACKS)
+def test_every_fallback_to_something_slower_is_a_warning_with_the_fix_and_an_error_if_strict(
+    fallback, monkeypatch, caplog
+):
+    fallback(False, monkeypatch)
+    (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert "strict=True" in record.message and any(
+        word in record.message for word in ("Mend", "Write", "Move", "Keep", "Use", "Put", "Updates are fastest")
+    )
+    with pytest.raises(RuntimeError):
+        fallback(True, monkeypatch)
+
+
+def test_no_fallback_is_left_out():
+    # each is a call of `fall_back` or a warning that names `strict`; one warning is about a folder, not about speed
+    places = [*Path(modes.__file__).parent.glob("*.py"), Path(graphed_rollout.__file__), Path(graphed_updates.__file__)]
+    calls = [
+        ast.unparse(node)
+        for path in places
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("_log.warning", "fall_back")
+    ]
+    assert [call for call in calls if "strict" not in call and "programs are not kept" not in call] == []
+    assert len(calls) - 2 == len(FALLBACKS) + 1  # two are no fallbacks; the capture of an update is in test_recordings
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -7,12 +7,12 @@ torchrun sets; every process writes what it has learned to FOLDER/RANK.pt. Every
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from striderl.algorithms.on_policy.a2c import A2C, A2CConfig
 from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
@@ -20,6 +20,7 @@ from striderl.algorithms.terms.rnd import RandomNetworkDistillation, RNDConfig
 from striderl.data import tree
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec, TensorSpec
+from striderl.execution.background import ProgramRequest, Switch, built_with, graph_key
 from striderl.ops.moments import AllReduce
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
@@ -41,6 +42,30 @@ CASES: dict[str, dict[str, Any]] = {
     "a2c": {"a2c": True, "holes": True},
     "broken": {"epochs": 2, "minibatches": 2, "broken": True},
 }
+CASES |= {f"{name} in parts": {**CASES[name], "parts": True} for name in ("uneven", "rnd", "values", "a2c", "broken")}
+"""In parts: as functions are run after the switch, with sums over processes between the parts of a graph."""
+
+
+class AsTraced(Switch):
+    """On from the start and without a compiler: the parts of functions run as they were traced."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__(0, everywhere=ranks.everywhere)
+        self.on, self.num_runs = True, 0
+
+    def request(self, graph: fx.GraphModule, inputs: Sequence[Tensor]) -> ProgramRequest:
+        key = graph_key(graph, inputs)
+        self.keys.add(key)
+        return NoProgram(self, key)
+
+
+class NoProgram(ProgramRequest):
+    def __init__(self, switch: AsTraced, key: str) -> None:
+        super().__init__(switch, key)
+        self.switch = switch
+
+    def program(self) -> None:
+        self.switch.num_runs += 1
 
 
 def learner(case: dict[str, Any], num_envs: int, reduce: AllReduce | None) -> PPO | A2C:
@@ -52,7 +77,7 @@ def learner(case: dict[str, Any], num_envs: int, reduce: AllReduce | None) -> PP
     settings = PolicyConfig(actor=stages, critic=stages, actor_hidden_dims=(8,), critic_hidden_dims=(8,))
     policy = Policy(SPEC, ACTION, settings)
     if case.get("a2c"):
-        return A2C(policy, A2CConfig(normalize_advantage=True), reduce=reduce)
+        return A2C(policy, A2CConfig(normalize_advantage=True), reduce=reduce, mode="auto")
     terms = [RandomNetworkDistillation(SPEC, num_envs, RNDConfig(num_outputs=3))] if case.get("rnd") else []
     config = PPOConfig(
         num_learning_epochs=case["epochs"],
@@ -63,7 +88,7 @@ def learner(case: dict[str, Any], num_envs: int, reduce: AllReduce | None) -> PP
         normalize_advantage_per_mini_batch=bool(case.get("per_mini_batch")),
         normalize_values=bool(case.get("values")),
     )
-    return PPO(policy, config, terms, reduce=reduce)
+    return PPO(policy, config, terms, reduce=reduce, mode="auto")
 
 
 class Rollout(NamedTuple):
@@ -175,13 +200,16 @@ def alone(name: str) -> dict[str, Any]:
 def spread(name: str, ranks: Ranks) -> dict[str, Any]:
     """What one of several processes learns."""
     count, first = ranks.shard(ENVS)
-    algorithm = learner(CASES[name], count, ranks.reduce)
+    switch = AsTraced(ranks) if CASES[name].get("parts") else None
+    with built_with(switch):
+        algorithm = learner(CASES[name], count, ranks.reduce)
     if ranks.rank:
         # whatever a process begins with, it is rank 0's parameters that count
         torch.nn.init.ones_(next(algorithm.policy.parameters()))
     ranks.share(algorithm)
     result = learn(algorithm, CASES[name], slice(first, first + count))
     ranks.require_equal({key: group.flat.flat for key, group in algorithm.updater.groups.items()})
+    assert switch is None or switch.num_runs > 2
     return result
 
 

@@ -2,10 +2,12 @@
 
 FOLDER/KIND/whole   never stopped                    FOLDER/KIND/cut      stopped by a signal, and resumed
 FOLDER/KIND/one     begun by one process before      FOLDER/KIND/short    to be resumed by one process afterwards
+FOLDER/compiled     PPO whose functions are programs of torch's compiler from its second iteration on
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -97,7 +99,7 @@ def driven(
 
 if __name__ == "__main__":
     here = Path(sys.argv[1])
-    with setup(device="cpu", timeout=60.0) as joined:
+    with setup(device="cpu", timeout=300.0) as joined:
         for kind in KINDS:
             (here / kind).mkdir(exist_ok=True)
             long, short = (config_of(kind, here, iterations) for iterations in (LONG, SHORT))
@@ -106,3 +108,10 @@ if __name__ == "__main__":
             assert driven(long, here / kind / "cut", joined, resume=True).exit_code == 0
             assert driven(short, here / kind / "short", joined).exit_code == 0
             assert driven(long, here / kind / "one", joined, resume=True).exit_code == 0
+        compiled = tiny("cartpole", 6, mode="auto", switch_at="2")
+        (here / "compiled").mkdir(exist_ok=True)
+        assert driven(compiled, here / "compiled" / "whole", joined).exit_code == 0
+        assert driven(compiled, here / "compiled" / "cut", joined, stop_at=4).exit_code == 143
+        assert driven(compiled, here / "compiled" / "cut", joined, resume=True).exit_code == 0
+    sys.stderr.flush()
+    os._exit(0)  # the tracer of torch 2.13 keeps the process group: its threads may abort an interpreter that ends

@@ -42,14 +42,18 @@ def runs(tmp_path_factory) -> Path:
     for kind in KINDS:
         (folder / kind).mkdir()
         assert driven(config_of(kind, folder, SHORT), folder / kind / "one", Ranks()).exit_code == 0
-    for process in start([str(HERE / "rank_run_cases.py"), str(folder)]):
-        _, errors = process.communicate(timeout=280)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # of compiled programs
+        processes = start([str(HERE / "rank_run_cases.py"), str(folder)])
+    for process in processes:
+        _, errors = process.communicate(timeout=900)
         assert process.returncode == 0, errors
+        assert "compiling it failed" not in errors
     return folder
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stopped_run_of_two_ranks_goes_on_to_the_same_bits(kind, runs):
     whole, cut = (state_of(runs / kind / name) for name in ("whole", "cut"))
@@ -68,7 +72,19 @@ def test_a_stopped_run_of_two_ranks_goes_on_to_the_same_bits(kind, runs):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
+def test_two_ranks_compile_beside_training_and_go_on_to_the_same_bits(runs):
+    whole, cut = (state_of(runs / "compiled" / name) for name in ("whole", "cut"))
+    assert tree.equal(whole, cut)
+    for each in (whole, *whole["ranks"]):
+        # acting, the update up to its sums over processes, and the rest of it
+        assert each["execution"]["on"] and len(each["execution"]["keys"]) == 3
+    # both ranks have as many envs, so each program was compiled once and not by both
+    assert len(list((runs / "cache").rglob("*.pt2"))) == 3 and not list((runs / "cache").rglob("*.lock"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_process_goes_on_with_a_run_of_two_ranks(kind, runs, caplog):
     short = state_of(runs / kind / "short")
@@ -88,7 +104,7 @@ def test_one_process_goes_on_with_a_run_of_two_ranks(kind, runs, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_go_on_with_a_run_of_one_process(kind, runs):
     state = state_of(runs / kind / "one")

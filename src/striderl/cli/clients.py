@@ -8,10 +8,12 @@ The result is the log_dir of a runner, which `play`, `record`, `evaluate`, `expo
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from striderl.cli.seeing.report import report_at_end
 from striderl.cli.terminal import UsageError, complain, message_of, say
 from striderl.cli.train_flags import take
 from striderl.training.signals import StopSignals
@@ -19,13 +21,13 @@ from striderl.training.signals import StopSignals
 if TYPE_CHECKING:
     from striderl.envs.clients import ClientConfigs
 
-FLAGS = ("--num-envs", "--device", "--runs", "--name", "--max-iterations")
+FLAGS = ("--num-envs", "--device", "--runs", "--name", "--max-iterations", "--steps")
 
 MJLAB_ENVS, MJLAB_EPOCHS = 4096, 8
 """How many envs and epochs of mjlab tasks there are on a GPU where the command does not name the number of envs."""
 
-HELP = """usage: striderl train {task} [--num-envs N] [--device cuda] [--max-iterations N] [--runs FOLDER] [--name NAME]
-       [--env.PLACE VALUE] … [--agent.PLACE VALUE] …
+HELP = """usage: striderl train {task} [--num-envs N] [--device cuda] [--max-iterations N | --steps N] [--runs FOLDER]
+       [--name NAME] [--env.PLACE VALUE] … [--agent.PLACE VALUE] …
 
 Train a task of a simulator with its own settings of rsl_rl, by this library's runner. --algorithm NAME trains it with
 another algorithm of this library instead, with the flags of 'striderl train TASK'.
@@ -38,6 +40,7 @@ def train_client(task: str, words: list[str], signals: StopSignals) -> int:
     """Train a task of a simulator with the simulator's settings; returns the exit code."""
     from striderl.envs.clients import load_configs
     from striderl.envs.tasks import make
+    from striderl.training.experiment.run_folder import RunFolder
     from striderl.training.rsl_rl.build import RUNNERS, build_runner
     from striderl.training.rsl_rl.config_generations import as_dict
     from striderl.training.rsl_rl.config_policy import bare_class_name
@@ -55,7 +58,7 @@ def train_client(task: str, words: list[str], signals: StopSignals) -> int:
         if task.startswith("mjlab:") and device != "cpu" and "--num-envs" not in given:
             num_envs = MJLAB_ENVS
             _learn_more_often(train_cfg, of_agent)
-        count = int(given.get("--max-iterations", _max_iterations(train_cfg)))
+        count = _num_iterations(given, train_cfg, num_envs)
         env = make(task, num_envs=num_envs, device=device, settings=of_env)
         named = str(train_cfg.get("class_name", train_cfg.get("runner_class_name", "OnPolicyRunner")))
         bare = bare_class_name(named, "the runner")
@@ -73,6 +76,9 @@ def train_client(task: str, words: list[str], signals: StopSignals) -> int:
         complain(f"{signals.name}: saved; 'striderl resume {folder}' goes on")
         return signals.exit_code
     say(f"ended after {runner.current_learning_iteration} iterations: {folder}")
+    say(f"next: striderl play {folder}   |   record, evaluate, export, resume --max-iterations N")
+    for page in report_at_end(RunFolder(folder)):
+        say(f"report: {page}")
     return 0
 
 
@@ -152,11 +158,17 @@ def _learn_more_often(train_cfg: dict[str, Any], given: dict[str, Any]) -> None:
     )
 
 
-def _max_iterations(train_cfg: dict[str, Any]) -> int:
+def _num_iterations(given: dict[str, str], train_cfg: dict[str, Any], num_envs: int) -> int:
+    """Return how many iterations to train: as given, as many as --steps of all envs need, or the client's number."""
     runner = train_cfg.get("runner")
-    value = (runner if isinstance(runner, dict) else train_cfg).get("max_iterations")
+    settings = runner if isinstance(runner, dict) else train_cfg
+    if "--steps" in given and "--max-iterations" in given:
+        raise ValueError("--steps and --max-iterations both say how long to train; give one of them")
+    if "--steps" in given:
+        return max(1, math.ceil(int(given["--steps"]) / (num_envs * int(settings["num_steps_per_env"]))))
+    value = int(given["--max-iterations"]) if "--max-iterations" in given else settings.get("max_iterations")
     if not isinstance(value, int):
-        raise ValueError("the client's config has no max_iterations; give --max-iterations N")
+        raise ValueError("the client's config has no max_iterations; give --max-iterations N or --steps N")
     return value
 
 

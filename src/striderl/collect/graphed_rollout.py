@@ -42,6 +42,7 @@ from striderl.data import tree
 from striderl.data.specs import torch_dtype
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import Step
+from striderl.execution.background import fall_back
 from striderl.execution.graphed import CapturedGraph, SideStream
 from striderl.execution.modes import Graphed, Mode
 from striderl.execution.traced import PureFunction
@@ -367,9 +368,11 @@ class GraphedCollector:
         self, mode: Mode, group: EnvGroup, statistics: EpisodeStatistics, storage: Storage | None, num_steps: int
     ) -> bool:
         """Take the steps of all envs by captured graphs and return True, or False if they must be taken one by one."""
-        if self.given_up or not isinstance(mode, Graphed) or group.env.device.type != "cuda":
+        if self.given_up or not isinstance(mode, Graphed):
             return False
-        if not isinstance(group.actor, GraphedActor):
+        if reason := _refusal(group):
+            self.given_up = True
+            _not_captured(mode, reason)
             return False
         if storage is not None and not (isinstance(storage, GraphedStorage) and num_steps <= storage.room()):
             return False
@@ -404,6 +407,25 @@ class GraphedCollector:
             self.rollout.let_go()
 
 
+def _refusal(group: EnvGroup) -> str:
+    """Return why the steps of these envs cannot be captured; empty where they can."""
+    if group.env.device.type != "cuda":
+        return f"the env is on {group.env.device}"
+    if not isinstance(group.actor, GraphedActor):
+        return f"{type(group.actor).__name__} has no graph_key()"
+    return ""
+
+
+def _not_captured(mode: Graphed, reason: str) -> None:
+    """Warn where CUDA graphs were asked for; 'auto' takes what works, and a line in the log names it."""
+    what = "steps of the envs are taken one by one"
+    if mode.explicit:
+        fix = "Use an env and an actor that can be captured (docs/speed.md), or mode='auto'"
+        fall_back(what, reason, fix, strict=mode.strict)
+    else:
+        _log.info("%s: %s", what, reason)
+
+
 # -- acting as one program ---------------------------------------------------------------------------------------------
 
 
@@ -418,7 +440,7 @@ class CompiledActing:
         def act(obs: Obs, state: Any, noise: Noise) -> ActorOutput:
             return actor.act(obs, state, noise)  # looked up at each call: it may have been replaced
 
-        self._act = PureFunction("acting", act, switch=mode.switch)
+        self._act = PureFunction("acting", act, switch=mode.switch, strict=mode.strict)
 
     def __call__(self, obs: Obs, state: Any, noise: Noise) -> ActorOutput:
         """Choose actions."""

@@ -51,15 +51,33 @@ MOST_PROGRAMS = 12
 _PAUSE = 0.05
 
 
+class FallbackError(RuntimeError):
+    """Something runs slower than was asked for, and `strict` forbids it; the message names the reason and the fix."""
+
+
+def fall_back(what: str, reason: object, fix: str, *, strict: bool) -> None:
+    """Warn once that something runs slower than it should, with the reason and the fix; raise it where strict."""
+    text = f"{what}: {str(reason).partition(chr(10))[0]}. {fix}"
+    if strict:
+        raise FallbackError(text) from (reason if isinstance(reason, Exception) else None)
+    _log.warning("%s; with strict=True it raises instead", text)
+
+
 class Switch:
     """Decides when the functions of a run change to compiled programs, and has them compiled until then."""
 
-    def __init__(self, at: int | None, folder: Path | None = None) -> None:
+    def __init__(
+        self, at: int | None, folder: Path | None = None, everywhere: Callable[[bool], bool] | None = None
+    ) -> None:
         """Switch before iteration `at`, or with None as soon as all programs are ready; `folder` is that of programs.
 
-        Nothing is traced in the first iteration, and nothing is started before something was traced.
+        Nothing is traced in the first iteration, and nothing is started before something was traced. Of processes that
+        learn together `everywhere` returns whether all of them say yes: they switch together, or not at all.
         """
         self.at = at
+        self._everywhere = everywhere or (lambda flag: flag)
+        self.strict = False
+        """Raise where a function cannot be compiled."""
         self.on = False
         """Whether compiled programs are in use."""
         self.given_up = ""
@@ -67,6 +85,7 @@ class Switch:
         self.keys: set[str] = set()
         """The graphs that are compiled at the switch."""
         self._tracing = False
+        self._too_many = False
         self._requests: dict[str, ProgramRequest] = {}
         self._folder = folder
         self._worker: CompileWorker | None = None
@@ -74,18 +93,17 @@ class Switch:
     @property
     def idle(self) -> bool:
         """Whether functions run as written and none is traced."""
-        return bool(self.given_up) or not (self.on or self._tracing)
+        return bool(self.given_up) or not (self.on or (self._tracing and not self._too_many))
 
     def request(self, graph: fx.GraphModule, inputs: Sequence[Tensor]) -> ProgramRequest:
         """Ask for a program of a traced graph, for inputs like these."""
         key = graph_key(graph, inputs)
         if not self.on:
             self.keys.add(key)
-            if len(self.keys) > MOST_PROGRAMS:
-                self._give_up(f"its functions have inputs in more than {MOST_PROGRAMS} layouts")
+            self._too_many = self._too_many or len(self.keys) > MOST_PROGRAMS
         if key not in self._requests:
             self._requests[key] = ProgramRequest(self, key)
-            if key in self.keys and not self.given_up:
+            if key in self.keys and not self._too_many:
                 self._requests[key].start(graph, inputs)
         return self._requests[key]
 
@@ -93,8 +111,12 @@ class Switch:
         """Trace after the first iteration, and switch when it is time; called between two iterations."""
         if self.on or self.given_up:
             return
+        if not self._everywhere(not self._too_many):
+            self._give_up(f"its functions have inputs in more than {MOST_PROGRAMS} layouts")
+            return
         if self.at is None:
             due = bool(self._requests) and all(each.is_done for each in self._requests.values())
+            due = self._everywhere(due)
         else:
             due = iteration >= self.at
         if due:
@@ -119,7 +141,9 @@ class Switch:
 
     def _give_up(self, reason: str) -> None:
         self.given_up = reason
-        _log.info("the run stays eager: %s", reason)
+        fall_back(
+            "the run stays eager", reason, "Keep minibatches at one size, or choose mode='eager'", strict=self.strict
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return when the switch comes or whether it is over, and what is compiled."""
@@ -147,13 +171,16 @@ class ProgramRequest:
         self._switch, self._key = switch, key
         self._path: Path | None = None
         self._error: Path | None = None
-        self._graph: tuple[fx.GraphModule, Sequence[Tensor]] | None = None
         self._program: Compiled | None = None
         self._failed = False
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the program is one of those that are used after the switch."""
+        return self._key in self._switch.keys
+
     def start(self, graph: fx.GraphModule, inputs: Sequence[Tensor]) -> None:
         """Look for the program among those of earlier runs, or have it compiled."""
-        self._graph = graph, inputs
         self._path = self._switch.folder / f"{program_key(self._key)}.pt2"
         if not self._path.exists():
             try:
@@ -198,7 +225,12 @@ class ProgramRequest:
 
     def _fail(self, reason: object) -> None:
         self._failed = True
-        _log.warning("a function stays as it is written, compiling it failed: %s", str(reason).partition("\n")[0])
+        fall_back(
+            "a function stays as it is written, several times slower, compiling it failed",
+            reason,
+            "Mend what it names (a C++ compiler such as g++ is needed), or choose switch_at='never'",
+            strict=self._switch.strict,
+        )
 
 
 def load_program(path: Path) -> Compiled:

@@ -3,15 +3,21 @@
 stdin   request file <tab> program file        one line per graph; the end of the input ends the process
 request pickle: graph, layouts of its inputs, number of threads
 program an AOTInductor package, renamed into place when it is complete; `<request>.error` where that fails
+
+Processes that train side by side, ranks or seeds, want the same programs. One worker compiles each, the others wait for
+it: a lock beside the file is held meanwhile, which the system lets go of when its worker ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pickle
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -42,6 +48,18 @@ def compile_graph(request: Path, path: Path) -> None:
     drop_oldest(path.parent)
 
 
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[bool]:
+    """Keep other workers from compiling the same program; yields whether it is still to be compiled."""
+    lock = path.with_suffix(".lock")
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield not path.exists()
+        finally:
+            lock.unlink(missing_ok=True)
+
+
 def example(shape: tuple[int, ...], stride: tuple[int, ...], dtype: Any) -> Any:
     """Return a tensor of this layout."""
     import torch
@@ -70,7 +88,9 @@ def main() -> None:
     while True:
         request, _, path = requests.get().partition("\t")
         try:
-            compile_graph(Path(request), Path(path))
+            with alone(Path(path)) as missing:
+                if missing:
+                    compile_graph(Path(request), Path(path))
         except BaseException as error:  # noqa: BLE001  whatever it is, the trainer logs it and goes on
             problem = Path(request).with_suffix(".unfinished")
             problem.write_text(f"{type(error).__name__}: {error}")

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import unknown
-from striderl.execution.background import Switch, current_switch
+from striderl.execution.background import Switch, current_switch, fall_back
 from striderl.execution.graphed import Graphs, are_together
 from striderl.ops.returns import has_triton
 
@@ -96,8 +96,17 @@ class Mode(ABC):
     """Whether `fuse` compiles."""
     switch: Switch | None = None
     """When functions change to programs that are compiled beside training; None: at once, or never."""
+    strict: bool = False
+    """Whether what cannot be compiled or captured raises."""
+    explicit: bool = False
+    """Whether this mode was asked for by its name: what it cannot do is a warning then. 'auto' takes what works."""
     fixed_shapes: bool = False
     """Whether minibatches need one shape: another shape is compiled or captured again."""
+
+    @property
+    def collection(self) -> Mode:
+        """How steps of envs are taken: captured also where updates that several processes share are not."""
+        return self
 
     def play(self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any]) -> Any:
         """Return what `body(inputs)` returns; a graphed mode captures it under `key`, see `graphed.Graphs.play`."""
@@ -137,14 +146,31 @@ class Eager(Mode):
         return found
 
 
+class EagerUpdates(Eager):
+    """Python as it is written for updates, whose sums over processes lie between its operations, and captured steps.
+
+    Each process steps envs of its own, so collecting needs no other process.
+    """
+
+    def __init__(self, graphed: Graphed) -> None:
+        """Take the mode of collecting."""
+        self._graphed = graphed
+
+    @property
+    def collection(self) -> Mode:
+        """The captured mode."""
+        return self._graphed
+
+
 class Switching(Mode):
     """Python as it is written, until programs that are compiled beside training take over; see `background.py`."""
 
     joint = True
 
-    def __init__(self, switch: Switch) -> None:
-        """Compile nothing yet."""
-        self.switch = switch
+    def __init__(self, switch: Switch, strict: bool = False) -> None:
+        """Compile nothing yet; `strict` raises where a function cannot be compiled."""
+        self.switch, self.strict = switch, strict
+        switch.strict = switch.strict or strict
         self._eager = Eager()
 
     def run(self, function: Function, minibatch: Any, backward: Callable[[Tensor], None]) -> Evaluated:
@@ -342,24 +368,37 @@ MODES = ("auto", "eager", "compiled", "graphed")
 def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *, alone: bool = True) -> Mode:
     """Return the mode of a name or a config, for parameters on this device; log once which and why.
 
-    An empty name is 'eager'. Updates shared by several processes (not `alone`) are not captured: there 'auto' is eager.
+    An empty name is 'eager'. Updates shared by several processes (not `alone`) are not captured: on a GPU 'auto' is
+    eager there, and 'graphed' captures the steps of envs alone.
     """
     config = ExecutionConfig(mode=chosen or "eager") if isinstance(chosen, str) else chosen
     on_cuda = torch.device(device).type == "cuda"
     if config.mode == "graphed" and not on_cuda:
-        reason = f"mode='graphed' records CUDA graphs, and the parameters are on {device}"
-        if config.strict:
-            raise ValueError(f"{reason}; move them there, or choose 'eager' or 'compiled'")
-        _log.warning("%s: gradient steps go on eagerly", reason)
+        fall_back(
+            "gradient steps are eager, several times slower than on a GPU",
+            f"mode='graphed' records CUDA graphs, and the parameters are on {device}",
+            "Move them there (--device cuda), or choose 'compiled' or 'auto'",
+            strict=config.strict,
+        )
         return Eager()
     if config.mode == "graphed" or (config.mode == "auto" and on_cuda and alone):
         fused = config.fuse and has_triton()
         switch = current_switch() if fused and config.mode == "auto" else None
         how = "compiled and recorded" if fused and switch is None else "recorded"
         _log.info("gradient steps are %s as CUDA graphs (mode=%r)", how, config.mode)
-        return Graphed(config.strict, fused=fused, switch=switch)
-    if config.mode == "auto" and not on_cuda and alone and (switch := current_switch()) is not None:
-        return Switching(switch)
+        mode = Graphed(config.strict, fused=fused, switch=switch)
+        mode.explicit = config.mode == "graphed"
+        if alone:
+            return mode
+        fall_back(
+            "collection is captured, and updates are eager",
+            "several processes sum their gradients between the operations of an update",
+            "Updates are fastest in one process; NCCL on several GPUs was not tried with this mode, 'auto' is eager",
+            strict=config.strict,
+        )
+        return EagerUpdates(mode)
+    if config.mode == "auto" and not on_cuda and (switch := current_switch()) is not None:
+        return Switching(switch, config.strict)
     if config.mode == "auto":
         why = "several processes learn together" if on_cuda else f"the parameters are on {device}"
         _log.info("gradient steps are eager: %s (mode='auto'; 'compiled' is faster in long runs)", why)

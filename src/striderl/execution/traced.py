@@ -17,15 +17,6 @@ Requirements on the function are as above. There is one program per layout of th
 the function decides in Python. The first result, and one of every thousand after it, is compared with the function as
 it is written. A function that cannot be compiled, or a program that does not agree, is logged, and from then on the
 function runs as it is written.
-
-Forward and backward as one compiled program, without autograd while it runs: for small networks on the CPU.
-
-    trace once     minibatch ─▶ function ─▶ Σ weight · loss ─▶ torch.autograd.grad ─▶ graph of plain tensor operations
-                                                                  │ captured tensors become inputs
-    run            [leaves of the minibatch, parameters, …] ─▶ compiled graph ─▶ metrics [K], gradient block per group
-
-`torch.compile` makes two programs with autograd between them, and checks a lot at each call: of a millisecond that a
-step of a small Q-network takes, half is spent on that. Requirements and comparisons: as above.
 """
 
 from __future__ import annotations
@@ -40,9 +31,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from striderl.execution.background import ProgramRequest, Switch
-from striderl.execution.modes import Evaluated, Function, as_written, evaluated
-from striderl.execution.parameter_groups import ParameterGroup, gradients_of
+from striderl.execution.background import ProgramRequest, Switch, fall_back
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +43,8 @@ MOST = 8
 CHECK_EVERY = 1000
 """After how many runs a program is compared with its function again; before that, after 2, 4, 8, … of them."""
 _TOLERANCE = 1e-3
+PURE = "Write it as a pure function of tensors: no values of tensors in Python, nothing changed in place"
+"""What mends most refusals."""
 
 
 class RefusedError(RuntimeError):
@@ -125,8 +116,12 @@ class Program:
     @property
     def is_due(self) -> bool:
         """Whether the last result is to be compared with that of the function: more often at the beginning."""
-        number = self.num_runs
-        return number % CHECK_EVERY == 0 or (number < CHECK_EVERY and number & (number - 1) == 0)
+        return is_due(self.num_runs)
+
+
+def is_due(number: int) -> bool:
+    """Return whether the result of the run of this number is compared."""
+    return number % CHECK_EVERY == 0 or (number < CHECK_EVERY and number & (number - 1) == 0)
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
@@ -195,10 +190,16 @@ def _traced(
         if not node.users:
             graph.erase_node(node)
     for node in graph.nodes:
+        layout = _layout_of(node.meta.get("val"))
         node.meta.clear()  # belongs to the tracer, and would conflict with the compiler's own
+        node.meta["layout"] = layout
     _check_pure(graph)
     traced.recompile()
     return traced, used, captured
+
+
+def _layout_of(value: Any) -> Any:
+    return (tuple(value.shape), value.stride(), value.dtype) if isinstance(value, Tensor) else None
 
 
 def _captured(traced: Any, given: list[fx.Node]) -> list[Tensor]:
@@ -357,9 +358,14 @@ class PureFunction:
         function: Callable[..., Any],
         backend: Backend | None = None,
         switch: Switch | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
-        """Compile nothing yet; `what` names the work in the log, `switch` decides when programs are used."""
-        self.what, self.function = what, function
+        """Compile nothing yet; `what` names the work in the log, `switch` decides when programs are used.
+
+        strict: raise where the function cannot be compiled, instead of one warning.
+        """
+        self.what, self.function, self.strict = what, function, strict
         self.refusal = ""
         """Why the function runs as it is written; empty while it does not."""
         self._maker = ProgramMaker(backend, switch)
@@ -374,7 +380,12 @@ class PureFunction:
         except RefusedError as refusal:
             self.refusal = str(refusal)
             self._programs.clear()
-            _log.log(refusal.level, "%s is not compiled: %s", self.what, self.refusal)
+            fall_back(
+                f"{self.what} is not compiled, so it runs as it is written, slower",
+                refusal,
+                f"{PURE}, or choose mode='eager'",
+                strict=self.strict,
+            )
             return self._as_written(*inputs)
 
     @torch.no_grad()
@@ -415,84 +426,3 @@ def _leaves(value: Any) -> tuple[Tensor, ...]:
     leaves: list[Tensor] = []
     flattened(value, leaves, [])
     return tuple(leaves)
-
-
-# -- with gradients ----------------------------------------------------------------------------------------------------
-
-
-class JointPrograms:
-    """Runs functions of minibatches as joint programs and stores the gradients in the groups."""
-
-    def __init__(
-        self, groups: Mapping[str, ParameterGroup], backend: Backend | None = None, switch: Switch | None = None
-    ) -> None:
-        """Compile nothing yet; `switch` decides when programs are used."""
-        self._groups = list(groups.values())
-        self._parameters = [each for group in self._groups for each in group.flat.parameters]
-        self._grads = [group.flat.grad for group in self._groups]
-        self._maker = ProgramMaker(backend, switch)
-        self._programs: dict[Any, tuple[tuple[str, ...], Program]] = {}
-
-    def run(self, function: Function, minibatch: Any) -> Evaluated | None:
-        """Put the gradients of the weighted losses in place of the last ones; return the metrics.
-
-        None where the function runs as written, now or always. Raises `RefusedError` where it cannot be compiled; the
-        gradients are what they were then.
-        """
-        if self._maker.idle:
-            return None
-        leaves: list[Tensor] = []
-        layout: list[Any] = [function]
-        layout += [each.requires_grad for each in self._parameters]
-        flattened(minibatch, leaves, layout)
-        key = tuple(layout)
-        found = self._programs.get(key)
-        if found is None:
-            found = self._compiled(key, function, minibatch, leaves)
-            if found is None:
-                return None
-            self._programs[key] = found
-        names, program = found
-        numbers, total, *grads = results = program(leaves)
-        if program.is_due:
-            check_agreement(results, self._as_written(function, minibatch)[1], later=True)
-        with torch.no_grad():
-            for place, grad in zip(self._grads, grads):
-                place.copy_(grad)
-        return Evaluated(names, total, numbers)
-
-    def _compiled(
-        self, key: Any, function: Function, minibatch: Any, leaves: list[Tensor]
-    ) -> tuple[tuple[str, ...], Program] | None:
-        if as_written(function):
-            raise RefusedError("it is to be run as it is written")
-        if sum(each[0] == function for each in self._programs) == MOST:
-            raise RefusedError(f"minibatches have come in more than {MOST} layouts")
-        names: tuple[str, ...] = ()
-
-        def wanted() -> tuple[Tensor, ...]:
-            nonlocal names
-            names, found = self._as_written(function, minibatch)
-            return found
-
-        def joint(*inputs: Tensor) -> tuple[Tensor, ...]:
-            return self._as_written(function, rebuilt(minibatch, iter(inputs)))[1]
-
-        program = self._maker.program(key, joint, leaves, wanted)
-        return None if program is None else (names, program)
-
-    def _as_written(self, function: Function, minibatch: Any) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-        """Return the names of the metrics, and what a program returns."""
-        found = evaluated(function, minibatch)
-        return found.names, (found.numbers, found.total.detach(), *self._gradients(found.total))
-
-    def _gradients(self, total: Tensor) -> list[Tensor]:
-        """Return the gradient block of every group."""
-        found = iter(gradients_of(total, self._parameters))
-        return [
-            torch.cat(
-                [torch.zeros_like(each).view(-1) if grad is None else grad.reshape(-1)
-                 for each, grad in zip(group.flat.parameters, found)]
-            )
-            for group in self._groups
-        ]  # fmt: skip

@@ -32,14 +32,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from striderl.execution.background import fall_back
 from striderl.execution.epochs import OnRows, ShuffledMinibatches
 from striderl.execution.graphed import addresses
-from striderl.execution.modes import Eager, Evaluated, ExecutionConfig, Function, Mode, evaluated, mode_of
+from striderl.execution.joint_program import JointPrograms, PooledPrograms
+from striderl.execution.modes import Eager, Evaluated, ExecutionConfig, Function, Mode, as_written, evaluated, mode_of
 from striderl.execution.parameter_groups import FlatParameters as FlatParameters
 from striderl.execution.parameter_groups import GroupConfig as GroupConfig
 from striderl.execution.parameter_groups import ParameterGroup as ParameterGroup
 from striderl.execution.parameter_groups import gradients_of
-from striderl.execution.traced import JointPrograms, ReadsValueError, RefusedError
+from striderl.execution.traced import PURE, ReadsValueError, RefusedError
 from striderl.ops.moments import AllReduce, current_all_reduce, pooled
 
 _log = logging.getLogger(__name__)
@@ -104,17 +106,15 @@ class Updater:
             for group in self.groups.values():
                 group.write_out()
         self.reduce = reduce
-        if reduce is not None and self.mode.records:
-            raise ValueError(
-                "mode='graphed' and several processes do not go together yet; choose 'eager' or 'compiled'"
-            )
         self.after_step: Callable[[], None] | None = None
         """Called by `run` after every gradient step that is not captured: envs may be stepped in between."""
         self._names: dict[Any, tuple[str, ...]] = {}
         self._ends: dict[Any, Callable[[Tensor], Tensor]] = {}
-        self._joint = (
-            JointPrograms(self.groups, switch=self.mode.switch) if device.type == "cpu" and reduce is None else None
-        )
+        self._joint: JointPrograms | PooledPrograms | None = None
+        if device.type == "cpu" and reduce is None:
+            self._joint = JointPrograms(self.groups, switch=self.mode.switch)
+        elif device.type == "cpu" and reduce is not None and self.mode.switch is not None:
+            self._joint = PooledPrograms(self.groups, reduce, self.mode.switch)
         self._refused: dict[Function, Mode] = {}
         self._norm_names = tuple("grad_norm" if name == "policy" else f"{name}_grad_norm" for name in self.groups)
         owner: dict[int, str] = {}
@@ -249,9 +249,21 @@ class Updater:
                 _log.info("forward and backward run as they are written: %s", refusal)
                 self._refused[function] = Eager()
             except RefusedError as refusal:
-                _log.log(refusal.level, "forward and backward are compiled apart: %s", refusal)
                 self._refused[function] = self.mode
+                self._report(function, refusal)
         return self._refused.get(function, self.mode).run(function, minibatch, self._backward)
+
+    def _report(self, function: Function, refusal: RefusedError) -> None:
+        """Warn where a function is not compiled at all, or has been wrong; compiled in two programs is only slower."""
+        if self.mode.switch is None or as_written(function):
+            _log.log(refusal.level, "forward and backward are compiled apart: %s", refusal)
+        else:
+            fall_back(
+                "losses are not compiled, so they run as they are written, slower",
+                refusal,
+                f"{PURE}, or choose mode='eager'",
+                strict=self.mode.strict,
+            )
 
     def _try_out(self, function: Function, minibatch: Any, rule: Rule | None) -> None:
         """Take a step and undo it, so that everything is compiled and allocated."""

@@ -147,6 +147,10 @@ class Ranks:
                 "the seeds of the policy and the terms must be the same, and `reduce` must be given to the algorithm"
             )
 
+    def everywhere(self, flag: bool) -> bool:
+        """Return whether the flag of every process is set."""
+        return not float(self.all_reduce_sum(torch.tensor(float(not flag), device=self.device)))
+
     def of_main(self, flag: bool) -> bool:
         """Return rank 0's flag."""
         said = torch.tensor(float(flag and self.is_main), device=self.device)
@@ -393,6 +397,8 @@ def reshared_state(
         },
         "algorithm": tree.map_with_path(leaf_of, fresh["algorithm"]),
     }
+    if (ahead := fresh.get("execution", {}).get("at")) is not None:  # other shapes want other programs
+        found["execution"] = {**fresh["execution"], "at": main["iteration"] + ahead}
     if "collector" in fresh:
         steps = [saved["step"] for saved in main["collector"]["groups"]]
         groups = [{**group, "step": steps[0]} for group in fresh["collector"]["groups"]]

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from striderl.algorithms.reward_terms import RewardTerms
+from striderl.execution.background import fall_back
 from striderl.execution.graphed import CapturedGraph, together
 from striderl.execution.modes import Graphed, Mode
 from striderl.storage.replay.device import DeviceSampler, RowsAhead
@@ -198,7 +199,12 @@ def recorded_updates(
         return None
     reason = refusal(algorithm, replay)
     if reason:
-        _log.info("gradient steps are recorded in parts, and samples are read in between: %s", reason)
+        what = "gradient steps are recorded in parts, and samples are read in between"
+        if mode.explicit:
+            fix = "Put a replay with uniform sampling on the GPU (docs/speed.md), or choose mode='auto'"
+            fall_back(what, reason, fix, strict=mode.strict)
+        else:
+            _log.info("%s: %s", what, reason)
         return None
     _log.info("gradient steps are recorded as a whole, sampling included")
     return GraphedUpdates(algorithm, replay, batch_size, noise, mode)

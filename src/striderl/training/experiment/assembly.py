@@ -85,7 +85,7 @@ def build_learner(
     """
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
-    switch = Switch(None) if _may_switch(config, ranks) else None
+    switch = Switch(None, everywhere=ranks.everywhere) if _may_switch(config, ranks) else None
     with built_with(switch), pooled(ranks.reduce):  # updaters sum their gradients over processes
         algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
@@ -110,7 +110,7 @@ def build_learner(
                 ranks=ranks,
             )
         if switch is not None:
-            set_switch(switch, config, algorithm, made.remaining_iterations)
+            set_switch(switch, config, algorithm, made.remaining_iterations, ranks.world_size)
         return made
 
     return Learner(algorithm=algorithm, policy=algorithm.policy, greedy=GreedyActor(algorithm.policy), trainer=trainer)
@@ -184,10 +184,14 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
     auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
-    return auto and ranks.world_size == 1 and not config.workers.kind
+    # in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an ending process
+    asked = torch.device(config.device).type == "cpu" and config.switch_at != "auto"
+    return auto and (ranks.world_size == 1 or asked) and not config.workers.kind
 
 
-def set_switch(switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_iterations: int | None) -> None:
+def set_switch(
+    switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_iterations: int | None, num_ranks: int = 1
+) -> None:
     """Decide from the config when compiled programs take over; a short run, or one with memory, stays eager."""
     on_gpu = torch.device(config.device).type == "cuda"
     if config.switch_at == "ready":
@@ -199,7 +203,7 @@ def set_switch(switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_
     if on_gpu:
         set_gpu_switch(switch, config.plan, algorithm, num_iterations)
         return
-    iteration = switch_iteration(config.plan, config.env.num_envs, algorithm)
+    iteration = switch_iteration(config.plan, config.env.num_envs, algorithm, num_ranks)
     if num_iterations is not None and num_iterations < _WORTH_IT * iteration:
         switch.given_up = "the run is too short to gain from compiling"
     elif algorithm.policy.state_spec():
@@ -229,14 +233,15 @@ _GPU_STEP, _GPU_UPDATE, _GPU_COMPILING = 1.5e-4, 1e-3, 40.0
 """Seconds that compiling gains in a step of all envs and in a gradient step, and that it takes (an H200, 2026)."""
 
 
-def switch_iteration(plan: Plan, num_envs: int, algorithm: Any) -> int:
-    """Return the iteration in which compiling should be over, from sizes alone: the same on every machine.
+def switch_iteration(plan: Plan, num_envs: int, algorithm: Any, num_ranks: int = 1) -> int:
+    """Return the iteration in which compiling should be over, from sizes alone: the same on every machine and rank.
 
     An estimate of the seconds that an iteration takes as written on one core; a wrong one costs time, nothing else.
     """
     num_parameters: int = sum(each.numel() for each in algorithm.policy.parameters())
     num_steps, num_updates, batch_size = _work_of(plan, num_envs, algorithm)
     warmup = plan.learning_starts // (num_steps * num_envs) if isinstance(plan, OffPolicyPlan) else 0
+    num_envs, batch_size = math.ceil(num_envs / num_ranks), math.ceil(batch_size / num_ranks)
     seconds = num_steps * (_STEP + num_envs * _ENV) + num_updates * (_UPDATE + _SAMPLE * num_parameters * batch_size)
     return warmup + max(3, math.ceil(_COMPILING / seconds))
 
@@ -390,8 +395,6 @@ def check_ranks(config: RunConfig[Any, Any], num_ranks: int) -> None:
                 f"{name} does not set learns_in_ranks, so it cannot learn in {num_ranks} processes; start it without "
                 "torchrun, or set it where every mean is one of striderl.ops"
             )
-    if config.mode == "graphed":
-        raise ValueError(f"mode='graphed' cannot learn in {num_ranks} processes yet; choose 'eager' or 'compiled'")
     if config.device.startswith("cuda:"):
         raise ValueError(f"{num_ranks} processes have a GPU each: write --device cuda, found {config.device!r}")
     if facts.loop != OFFLINE and num_envs < num_ranks:

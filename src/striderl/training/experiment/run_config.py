@@ -274,7 +274,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     """Threads of torch on the CPU; 1 is fastest for small networks, 0 leaves torch's own choice."""
     mode: str = "auto"
     """How updates are run: 'eager'; 'compiled', faster in long runs, after tens of seconds of compiling; 'graphed', as
-    CUDA graphs; or 'auto': graphed on a CUDA device, eager on the CPU, and compiled after `switch_at`."""
+    CUDA graphs; or 'auto': graphed on a CUDA device (eager in several processes), eager on the CPU, and compiled after
+    `switch_at`."""
     switch_at: str = "auto"
     """With mode 'auto': the iteration from which on compiled programs run. On the CPU they are compiled beside training
     until then, on a GPU when it is time. 'auto' takes it from the sizes of the run and does not compile in short runs;

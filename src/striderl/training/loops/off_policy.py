@@ -89,7 +89,8 @@ class ReplayLearner:
         self._sums: dict[str, tuple[Tensor, int]] = {}
         self._last: Mapping[str, Any] | None = None
         if mode is None:
-            mode = mode_of(algorithm.config.mode, device) if device.type == "cuda" else Eager()
+            alone = ranks is None or ranks.world_size == 1
+            mode = mode_of(algorithm.config.mode, device, alone=alone) if device.type == "cuda" else Eager()
         self.recorded = recorded_updates(algorithm, replay, batch_size, self.noise, mode)
         """Replays CUDA graphs of whole steps; None without them."""
         self.played = False
@@ -276,7 +277,8 @@ class OffPolicyLoop:
         device = next(algorithm.policy.parameters()).device
         self.mode: Mode = Eager()
         if device.type == collector.env.device.type:
-            self.mode = collector.mode = mode_of(algorithm.config.mode, device)
+            self.mode = mode_of(algorithm.config.mode, device, alone=self.ranks.world_size == 1)
+            collector.mode = self.mode.collection
         if plan.overlap:
             _check_overlap(collector.env)
         self.first_phase = "warmup" if plan.learning_starts else "interact"

@@ -93,7 +93,7 @@ class OnPolicyLoop:
         warn_about_finals(storage, collector)
         self.algorithm, self.collector, self.plan = algorithm, collector, plan
         self.storage, self.seed = storage, seed
-        collector.mode = algorithm.updater.mode
+        collector.mode = algorithm.updater.mode.collection
         self.first_phase = "warmup" if plan.warmup_steps else "collect"
         self.counters = LoopCounters()
         self.total_envs = total_envs or collector.env.num_envs
