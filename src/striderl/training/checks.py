@@ -157,6 +157,8 @@ def require_device(name: str) -> None:
     # a torch without CUDA asserts; a back end that is a package of its own may be missing
     except (RuntimeError, AssertionError, ValueError, ImportError, TypeError) as error:
         reason = str(error).partition("\n")[0]
+        if reason.startswith("Expected one of "):  # torch lists twenty
+            reason = "torch has no such device; a GPU of NVIDIA is 'cuda'"
         usable = ", ".join(repr(each) for each in usable_devices())
         raise ValueError(f"the device {name!r} cannot be used here: {reason}. Usable: {usable}") from error
 
