@@ -53,6 +53,7 @@ ALLOWED = {
     ): "a copy of a run into a new folder, in which links stay links",
     ("execution/background.py", ".write_bytes"): "a request in the temporary folder of the process that compiles",
     ("execution/background.py", ".read_text"): "its answer, in the same folder",
+    ("execution/compile_worker.py", ".open"): "a lock in the cache of programs, empty",
     ("execution/compile_worker.py", ".read_bytes"): "the request, in the temporary folder of the trainer",
     ("execution/compile_worker.py", ".write_text"): "the answer, in the same folder",
     ("training/experiment/rollout_worker.py", ".read_bytes"): "the library's own source, for a digest",

@@ -18,6 +18,7 @@ from point_env import PointEnv, config
 from rsl_rl_loop import Groups, Loop
 
 from striderl.checkpoint.foreign import read_torch_archive
+from striderl.execution.background import FallbackError
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Override
 from striderl.policies.transfer.load import TransferError
@@ -184,7 +185,7 @@ def test_replay_learners_in_the_same_loop(name, tmp_path):
 def test_execution_settings_of_the_algorithm():
     loop = loop_of(config(execution={"mode": "eager", "strict": True}))
     assert type(loop.alg.updater.mode).__name__ == "Eager"
-    with pytest.raises(ValueError, match="CUDA graphs"):
+    with pytest.raises(FallbackError, match="CUDA graphs"):
         loop_of(config(execution={"mode": "graphed", "strict": True}))
 
 
