@@ -58,7 +58,13 @@ def test_a_recorder_and_a_learner_feed_each_other(tmp_path):
             assert time.monotonic() < deadline, "no newer student has acted within four minutes"
             runner.learn(4)  # waits for the first trajectories
             acted = students.who_acted(newest(tmp_path / "demos"))
-        runner.learn(24)
+        near = False
+        while not near:  # how much it learns per call depends on how fast the other process records
+            assert time.monotonic() < deadline, "the student does not come near the teacher within four minutes"
+            runner.learn(24)
+            steps = newest(tmp_path / "demos")
+            first, last = students.actions("model_0.pt", steps["obs"]), greedy(runner.alg.policy, steps["obs"])
+            near = bool((last - steps["act"]).abs().mean() < 0.5 * (first - steps["act"]).abs().mean())
     finally:
         recorder.terminate()
         recorder.join()
@@ -67,5 +73,3 @@ def test_a_recorder_and_a_learner_feed_each_other(tmp_path):
     teacher, steps = make_teacher(env), newest(tmp_path / "demos")
     torch.testing.assert_close(steps["act"], greedy(teacher, steps["obs"]), msg="labels are the teacher's")
     assert not steps["policy"]["acted"].any(), "and what was done is the student's"
-    first, last = students.actions("model_0.pt", steps["obs"]), greedy(runner.alg.policy, steps["obs"])
-    assert (last - steps["act"]).abs().mean() < 0.5 * (first - steps["act"]).abs().mean(), "it comes near the teacher"
