@@ -248,8 +248,14 @@ def _compiled(program: PureT, backend: str | Callable[..., Any], *, merged: bool
     alone = FunctionType(
         program.__code__.replace(), program.__globals__, program.__name__, program.__defaults__, program.__closure__
     )
-    # independent small kernels become one: on a GPU the way from one to the next is most of their time
-    options: dict[str, Any] | None = {"combo_kernels": True} if merged and backend == "inductor" else None
+    options: dict[str, Any] | None = None
+    if merged and backend == "inductor":
+        # independent small kernels become one: on a GPU the way from one to the next is most of their time
+        options = {"combo_kernels": True}
+        if has_triton():
+            from striderl.execution.beside import SideBySide
+
+            options["post_grad_custom_pre_pass"] = SideBySide()
     return cast(PureT, torch.compile(alone, dynamic=False, backend=backend, options=options))
 
 

@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from striderl.ops.kernels.side_by_side import may_run_beside
+
 _BLOCK = 256
 
 
@@ -142,17 +144,21 @@ def _(
     return x.new_empty(whole), x.new_empty(steps, rows, 4 * size), x.new_empty(whole), x.new_empty(whole)
 
 
-@torch.library.custom_op("striderl::lstm_backward", mutates_args=())
-def lstm_backward(
+@torch.library.custom_op("striderl::lstm_gradients", mutates_args=())
+def lstm_gradients(
     d_hiddens: Tensor,
     d_last_cell: Tensor,
+    x: Tensor,
+    fed: Tensor,
     gates: Tensor,
     cells: Tensor,
+    weight_ih: Tensor,
     weight_hh: Tensor,
     begins: Tensor,
     live: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of the pre-activation gates [T, B, 4 H], and of the first hidden and cell [B, H]."""
+    wants_inputs: bool,
+) -> list[Tensor]:
+    """Return the gradients of x, or nothing of it, of the first hidden and cell [B, H], the weights and the bias."""
     steps, rows, wide = gates.shape
     size = wide // 4
     d_hidden, d_cell = torch.zeros_like(d_last_cell), d_last_cell.clone()
@@ -165,20 +171,40 @@ def lstm_backward(
             d_hidden, d_cell, d_gates[step], rows * size, SIZE=size, BLOCK=_BLOCK,
         )  # fmt: skip
         torch.mm(d_gates[step], weight_hh, out=d_hidden)
-    return d_gates, torch.where(begins[0].unsqueeze(-1), 0.0, d_hidden), d_cell
+    flat = d_gates.view(steps * rows, wide)
+    return [
+        torch.mm(flat, weight_ih).view_as(x) if wants_inputs else x.new_empty(0),
+        torch.where(begins[0].unsqueeze(-1), 0.0, d_hidden),
+        d_cell,
+        torch.mm(flat.t(), x.reshape(steps * rows, -1)),
+        torch.mm(flat.t(), fed[:-1].reshape(steps * rows, -1)),
+        flat.sum(0),
+    ]
 
 
-@lstm_backward.register_fake
+@lstm_gradients.register_fake
 def _(
     d_hiddens: Tensor,
     d_last_cell: Tensor,
+    x: Tensor,
+    fed: Tensor,
     gates: Tensor,
     cells: Tensor,
+    weight_ih: Tensor,
     weight_hh: Tensor,
     begins: Tensor,
     live: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(gates), torch.empty_like(d_last_cell), torch.empty_like(d_last_cell)
+    wants_inputs: bool,
+) -> list[Tensor]:
+    state = d_last_cell
+    return [
+        torch.empty_like(x) if wants_inputs else x.new_empty(0),
+        torch.empty_like(state),
+        torch.empty_like(state),
+        torch.empty_like(weight_ih),
+        torch.empty_like(weight_hh),
+        gates.new_empty(gates.shape[-1]),
+    ]
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -193,24 +219,18 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of all inputs; of the hidden states all count, of the cells the last alone."""
     x, weight_ih, weight_hh, gates, cells, fed, begins, live = ctx.saved_tensors
-    steps, rows, wide = gates.shape
-    d_gates, d_hidden, d_cell = lstm_backward(
-        d_hiddens.contiguous(), d_cells[-1].contiguous(), gates, cells, weight_hh, begins, live
-    )
-    flat = d_gates.view(steps * rows, wide)
-    return (
-        torch.mm(flat, weight_ih).view_as(x) if ctx.needs_input_grad[0] else None,
-        d_hidden + d_hiddens[0],
-        d_cell + d_cells[0],
-        torch.mm(flat.t(), x.reshape(steps * rows, -1)),
-        torch.mm(flat.t(), fed[:-1].reshape(steps * rows, -1)),
-        flat.sum(0),
-        None,
-        None,
-    )
+    wants_inputs = ctx.needs_input_grad[0]
+    d_x, d_hidden, d_cell, d_weight_ih, d_weight_hh, d_bias = lstm_gradients(
+        d_hiddens.contiguous(), d_cells[-1].contiguous(), x, fed, gates, cells, weight_ih, weight_hh, begins, live,
+        wants_inputs,
+    )  # fmt: skip
+    states = (d_hidden + d_hiddens[0], d_cell + d_cells[0])
+    return d_x if wants_inputs else None, *states, d_weight_ih, d_weight_hh, d_bias, None, None
 
 
 lstm_forward.register_autograd(_gradients, setup_context=_remember)
+may_run_beside(torch.ops.striderl.lstm_forward.default, rows_dim=1)
+may_run_beside(torch.ops.striderl.lstm_gradients.default, rows_dim=1)
 
 
 def _shifted(begins: Tensor) -> Tensor:

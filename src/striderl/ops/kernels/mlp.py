@@ -3,7 +3,7 @@
     h[l] = bend(h[l-1] W[l]' + b[l])                                one kernel per layer; h is kept, after activation
 
     dz[l-1] = (dz[l] W[l]) * bend'(h[l-1])   and sums for db[l-1]   one kernel per layer: the slope follows from h
-    dW[l] = dz[l]' h[l-1]                                           the library's product
+    dW[l] = dz[l]' h[l-1]                                           the library's product, beside the kernel of dz[l-2]
 
 A library's product writes its result, a second kernel reads it and writes its activation, and a third sums
 gradients of biases; on a robot's networks that traffic is what takes time. Products are in TF32 or bfloat16, sums in
@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from striderl.ops.kernels.side_by_side import aside, joined, may_run_beside
+
 
 class Tile(NamedTuple):
     """How a product is cut."""
@@ -33,8 +35,6 @@ class Tile(NamedTuple):
 
 MANY_ROWS = 16384
 """From here on large tiles keep all processors busy."""
-_BLOCK = 256
-"""How many rows are summed at a time."""
 
 FORWARD = {
     (4, True): Tile(128, 128, 32, 8, 3),
@@ -161,6 +161,24 @@ def _layer_backward(  # type: ignore[no-untyped-def]
     tl.store(d_h + place, total.to(d_h.dtype.element_ty), mask=mask)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _bend_backward(  # type: ignore[no-untyped-def]
+    d_h, h, d_z, sums, rows, WIDTH: tl.constexpr, BEND: tl.constexpr, M: tl.constexpr, N: tl.constexpr
+):
+    """Make d_z [rows, WIDTH] = d_h * slope at h, and sums [blocks of rows, WIDTH] of it."""
+    column_blocks: tl.constexpr = (WIDTH + N - 1) // N
+    block = tl.program_id(0) // column_blocks
+    row = block * M + tl.arange(0, M)
+    column = (tl.program_id(0) % column_blocks) * N + tl.arange(0, N)
+    place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+    mask = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    total = tl.load(d_h + place, mask=mask, other=0.0).to(tl.float32)
+    if BEND != "none":
+        total = total * _slope(tl.load(h + place, mask=mask, other=0.0).to(tl.float32), BEND)
+        tl.store(d_z + place, total.to(d_z.dtype.element_ty), mask=mask)
+    tl.store(sums + block * WIDTH + column, tl.sum(total, axis=0), mask=column < WIDTH)
+
+
 def _tile(tiles: dict[tuple[int, bool], Tile], like: Tensor) -> Tile:
     return tiles[like.element_size(), like.shape[0] >= MANY_ROWS]
 
@@ -189,6 +207,14 @@ def run_backward(d_z: Tensor, turned: Tensor, h: Tensor, d_h: Tensor, sums: Tens
     sizes = _sizes(_tile(BACKWARD, h), IN, OUT)
     grid = (triton.cdiv(rows, sizes["M"]) * triton.cdiv(IN, sizes["N"]),)
     _layer_backward[grid](d_z, turned, h, d_h, sums, rows, IN=IN, OUT=OUT, BEND=bend, **sizes)
+
+
+def run_bend(d_h: Tensor, h: Tensor, d_z: Tensor, sums: Tensor, bend: str) -> None:
+    """Write the gradient of a layer before its activation into `d_z`, unless it has none, and its sums into `sums`."""
+    rows, width = d_h.shape
+    rows_of_block, columns = _tile(BACKWARD, h).rows, _least(64, width)
+    grid = (triton.cdiv(rows, rows_of_block) * triton.cdiv(width, columns),)
+    _bend_backward[grid](d_h, h, d_z, sums, rows, WIDTH=width, BEND=bend, M=rows_of_block, N=columns, num_warps=8)
 
 
 def _num_blocks(h: Tensor) -> int:
@@ -236,33 +262,68 @@ def _hidden(weights: list[Tensor]) -> list[int]:
     return [weight.shape[0] for weight in weights[:-1]]
 
 
-@torch.library.custom_op("striderl::mlp_backward", mutates_args=())
-def mlp_backward(
-    d_z: Tensor, x: Tensor, kept: Tensor, turned: list[Tensor], bend: str, wants_inputs: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pre-activation gradients of the hidden layers, their sums over blocks of rows, and that of x or none.
+@torch.library.custom_op("striderl::mlp_gradients", mutates_args=())
+def mlp_gradients(
+    d_out: Tensor,
+    x: Tensor,
+    kept: Tensor,
+    out: Tensor,
+    turned: list[Tensor],
+    bend: str,
+    linear_last: bool,
+    wants_inputs: bool,
+) -> list[Tensor]:
+    """Return the gradient of x, or nothing of it, then those of the weights, and those of the biases in sums.
 
-    `d_z` is the gradient of the last layer before its activation, `turned` are the weights [IN, OUT].
+    `turned` are the weights [IN, OUT]. Gradients of weights are float32 [OUT, IN]; the sums [blocks of rows, OUT] are
+    left to add up.
     """
     rows, widths = x.shape[0], [each.shape[0] for each in turned[1:]]
-    d_kept, sums = torch.empty_like(kept), x.new_empty(_num_blocks(x) * sum(widths), dtype=torch.float32)
-    places = zip(_pieces(kept, rows, widths), _pieces(d_kept, rows, widths), _pieces(sums, _num_blocks(x), widths))
-    for weight, (h, d_h, sum_) in zip(reversed(turned[1:]), reversed(list(places))):
-        run_backward(d_z, weight, h, d_h, sum_, bend)
-        d_z = d_h
-    d_x = torch.empty_like(x) if wants_inputs else x.new_empty(0)
+    d_x, d_weights, sums = _like_gradients(x, turned, wants_inputs)
+    fed = [x, *_pieces(kept, rows, widths)]
+    d_between = _pieces(torch.empty_like(kept), rows, widths)
+    d_z = d_out if linear_last else torch.empty_like(d_out)
+    run_bend(d_out, out, d_z, sums[-1], "none" if linear_last else bend)
+    for number in range(len(turned) - 1, -1, -1):
+        with aside(x):
+            _product_of_columns(d_z, fed[number], d_weights[number])
+        if number:
+            run_backward(d_z, turned[number], fed[number], d_between[number - 1], sums[number - 1], bend)
+            d_z = d_between[number - 1]
     if wants_inputs:
-        run_backward(d_z, turned[0], x, d_x, sums, "none")
-    return d_kept, sums, d_x
+        run_backward(d_z, turned[0], x, d_x, d_x, "none")
+    joined(x)
+    return [d_x, *d_weights, *sums]
 
 
-@mlp_backward.register_fake
+def _product_of_columns(d_z: Tensor, h: Tensor, out: Tensor) -> None:
+    """Write d_z' h into `out`, in float32 from whatever they are."""
+    if d_z.dtype is out.dtype:
+        torch.mm(d_z.t(), h, out=out)
+    else:
+        torch.mm(d_z.t(), h, out_dtype=out.dtype, out=out)
+
+
+@mlp_gradients.register_fake
 def _(
-    d_z: Tensor, x: Tensor, kept: Tensor, turned: list[Tensor], bend: str, wants_inputs: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    widths = [each.shape[0] for each in turned[1:]]
-    sums = x.new_empty(_num_blocks(x) * sum(widths), dtype=torch.float32)
-    return torch.empty_like(kept), sums, torch.empty_like(x) if wants_inputs else x.new_empty(0)
+    d_out: Tensor,
+    x: Tensor,
+    kept: Tensor,
+    out: Tensor,
+    turned: list[Tensor],
+    bend: str,
+    linear_last: bool,
+    wants_inputs: bool,
+) -> list[Tensor]:
+    d_x, d_weights, sums = _like_gradients(x, turned, wants_inputs)
+    return [d_x, *d_weights, *sums]
+
+
+def _like_gradients(x: Tensor, turned: list[Tensor], wants_inputs: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Return memory for the outputs of `mlp_gradients`."""
+    d_weights = [x.new_empty(each.shape[1], each.shape[0], dtype=torch.float32) for each in turned]
+    sums = [x.new_empty(_num_blocks(x), each.shape[1], dtype=torch.float32) for each in turned]
+    return torch.empty_like(x) if wants_inputs else x.new_empty(0), d_weights, sums
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -275,38 +336,18 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 def _gradients(ctx: Any, d_out: Tensor, d_kept: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients of all inputs of `mlp_forward`."""
     x, out, kept, *low = ctx.saved_tensors
-    d_z = d_out if ctx.linear_last else d_out * slope(out, ctx.bend)
-    d_last_bias, d_z = _column_sums(d_z), d_z.contiguous()
-    rows, widths, d_x = x.shape[0], _hidden(low), None
-    d_between, sums = [], []
-    if widths or ctx.needs_input_grad[0]:
-        turned = [weight.t().contiguous() for weight in low]
-        d_kept, sums_, d_x = mlp_backward(d_z, x, kept, turned, ctx.bend, ctx.needs_input_grad[0])
-        d_between, sums = _pieces(d_kept, rows, widths), _pieces(sums_, _num_blocks(x), widths)
-    fed = [x, *_pieces(kept, rows, widths)]
-    d_weights = [torch.mm(d.t(), h).to(torch.float32) for d, h in zip([*d_between, d_z], fed)]
-    d_biases = [*(each.sum(0) for each in sums), d_last_bias]
-    return d_x if ctx.needs_input_grad[0] else None, [None] * len(low), d_weights, d_biases, None, None
+    first, *later = low
+    turned = [first.t().contiguous() if ctx.needs_input_grad[0] else first.t()]  # of the first, else only its shape
+    turned += [weight.t().contiguous() for weight in later]
+    wants_inputs = ctx.needs_input_grad[0]
+    d_x, *others = mlp_gradients(d_out.contiguous(), x, kept, out, turned, ctx.bend, ctx.linear_last, wants_inputs)
+    d_weights, d_biases = others[: len(low)], [each.sum(0) for each in others[len(low) :]]
+    return d_x if wants_inputs else None, [None] * len(low), d_weights, d_biases, None, None
 
 
 mlp_forward.register_autograd(_gradients, setup_context=_remember)
-
-
-def _column_sums(d_z: Tensor) -> Tensor:
-    """Return the sums over rows, in two stages where it goes: of few columns the compiler makes few programs."""
-    rows, columns = d_z.shape
-    if rows % _BLOCK:
-        return d_z.sum(0, dtype=torch.float32)
-    return d_z.reshape(rows // _BLOCK, _BLOCK, columns).sum(1, dtype=torch.float32).sum(0)
-
-
-def slope(h: Tensor, bend: str) -> Tensor:
-    """Return the derivative of an activation where its value is h."""
-    if bend == "elu":
-        return torch.where(h > 0, 1.0, h + 1.0).to(h.dtype)
-    if bend == "relu":
-        return (h > 0).to(h.dtype)
-    return 1.0 - h * h
+may_run_beside(torch.ops.striderl.mlp_forward.default, rows_dim=0)
+may_run_beside(torch.ops.striderl.mlp_gradients.default, rows_dim=0)
 
 
 def mlp(
