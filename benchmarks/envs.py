@@ -9,7 +9,8 @@
     2 worker processes      four envs per process, which only striderl can do
 
 Actions are drawn at random beforehand, the same for all; every contender makes the same number of calls. Envs of all
-contenders have the same wrappers (no env checker). CPU time counts worker processes; starting them is not counted.
+contenders have the same wrappers (no env checker), but for OrderEnforcing, which GymnasiumEnv leaves out: it checks the
+order of calls itself. CPU time counts worker processes; starting them is not counted.
 Where an episode has ended, SyncVectorEnv, AsyncVectorEnv and envpool spend their next call on the reset (their
 default), striderl and Stable-Baselines3 reset at once and return a real transition from every call. Tianshou's envs are
 reset by its collector, which is done here too.

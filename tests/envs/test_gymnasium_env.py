@@ -169,6 +169,38 @@ def test_render_and_attributes():
         env.state_dict()
 
 
+def test_the_order_of_calls_is_checked_without_a_wrapper():
+    env = GymnasiumEnv("CartPole-v1", 2, render_mode="rgb_array")
+    assert "OrderEnforcing" not in str(env.backend._block._envs[0])
+    with pytest.raises(RuntimeError, match="render: the envs have no episode yet"):
+        env.render()
+    with pytest.raises(RuntimeError, match="step: the envs have no episode yet"):
+        env.step(torch.zeros(2, dtype=torch.int64))
+
+
+class ArrayOfOneNumber(gymnasium.Env):
+    """Counts its steps in an array without dimensions."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 9.0, (), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.place = np.zeros((), np.float32)
+        return self.place, {}
+
+    def step(self, action):
+        self.place = np.asarray(self.place + 1, np.float32)
+        return self.place, 0.0, False, bool(self.place == 3), {}
+
+
+def test_observations_without_dimensions():
+    env = GymnasiumEnv(ArrayOfOneNumber, 2)
+    env.reset(0)
+    steps = [env.step(torch.zeros(2, dtype=torch.int64)) for _ in range(4)]
+    assert [step.obs["obs"].tolist() for step in steps] == [[1.0] * 2, [2.0] * 2, [0.0] * 2, [1.0] * 2]
+    assert steps[2].final_obs["obs"].tolist() == [3.0, 3.0]
+
+
 def test_streams_are_those_of_the_contract_and_all_differ():
     first = set()
     for seed in range(20):

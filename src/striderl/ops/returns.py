@@ -25,6 +25,12 @@ from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 
+_PLAIN_DTYPES = (torch.float32, torch.float64)
+_ZERO = np.zeros((), np.float32)
+"""For masked writes: an array, because a Python number is made one in every call."""
+_FALSE = b"\x00"
+"""A false bool in memory: looking for it in bytes takes less than counting."""
+
 
 def has_triton() -> bool:
     """Return whether Triton kernels are available; without them torch's own are used, step by step."""
@@ -87,17 +93,17 @@ def _gae_arrays(
 ) -> tuple[Array, Array]:
     """Compute `gae` with numpy: on the CPU its masked writes are several times faster than torch's."""
     delta = gamma * next_value
-    np.copyto(delta, 0.0, where=terminated)
+    np.copyto(delta, _ZERO, where=terminated)
     delta += reward
     delta -= value
     stops = terminated | truncated
-    if valid is not None and np.count_nonzero(valid) < valid.size:
-        np.copyto(delta, 0.0, where=~valid)
+    if valid is not None and _FALSE in valid.tobytes():
+        np.copyto(delta, _ZERO, where=~valid)
         stops |= ~valid
     carry = np.empty_like(delta)
     carry.fill(gamma * lam)
-    np.copyto(carry, 0.0, where=stops)
-    advantage = _scan_arrays(delta, carry)
+    np.copyto(carry, _ZERO, where=stops)
+    advantage = _scanned(delta, carry)
     return advantage + value, advantage
 
 
@@ -171,7 +177,7 @@ def backward_scan(first: Tensor, carry: Tensor) -> Tensor:
     Long and narrow data is scanned by doubling, log2(T) rounds of whole-array work; short or wide data step by step.
     """
     if _plain(first, carry):
-        return torch.from_numpy(_scan_arrays(first.numpy(), carry.numpy()))
+        return torch.from_numpy(_scanned(first.numpy().copy(), carry.numpy()))
     if _scan_kernel is not None and first.is_cuda and not first.requires_grad:
         return _scan_kernel(first, carry)
     num_steps = first.shape[0]
@@ -200,48 +206,42 @@ def _scan_by_doubling(first: Tensor, carry: Tensor) -> Tensor:
 def _plain(*tensors: Tensor) -> bool:
     """Return whether these are CPU tensors of one dtype, without gradients and outside of a compiler."""
     dtype = tensors[0].dtype
-    return (
-        dtype in (torch.float32, torch.float64)
-        and not torch.compiler.is_compiling()
-        and all(type(x) is Tensor and x.is_cpu and x.dtype is dtype and not x.requires_grad for x in tensors)
-    )
+    if dtype not in _PLAIN_DTYPES or torch.compiler.is_compiling():
+        return False
+    for x in tensors:  # noqa: SIM110  (a generator takes longer than the checks)
+        if type(x) is not Tensor or not x.is_cpu or x.dtype is not dtype or x.requires_grad:
+            return False
+    return True
 
 
-def _scan_arrays(first: Array, carry: Array) -> Array:
-    """Compute `backward_scan` with numpy, whose calls cost less than torch's: rows are a few kilobytes."""
-    num_steps = len(first)
-    if first[0].size * num_steps.bit_length() < 1500:
-        return _arrays_by_doubling(first, carry)
-    return _arrays_step_by_step(first, carry)
+def _scanned(x: Array, carry: Array) -> Array:
+    """Compute `backward_scan(x, carry)` in place with numpy, whose calls cost less than torch's: rows are small."""
+    num_steps = len(x)
+    if x[0].size * num_steps.bit_length() < 1500:
+        return _scanned_by_doubling(x, carry)
+    return _scanned_step_by_step(x, carry)
 
 
-def _arrays_step_by_step(first: Array, carry: Array) -> Array:
-    result = first.copy()
-    carried = np.empty_like(result[0])
-    running = result[-1]
-    for step in range(len(result) - 2, -1, -1):
+def _scanned_step_by_step(x: Array, carry: Array) -> Array:
+    carried = np.empty_like(x[0])
+    running = x[-1]
+    for step in range(len(x) - 2, -1, -1):
         np.multiply(carry[step], running, carried)
-        running = result[step]
+        running = x[step]
         np.add(running, carried, running)
-    return result
+    return x
 
 
-def _arrays_by_doubling(first: Array, carry: Array) -> Array:
-    """Compute `_scan_by_doubling` with numpy; products that reach past the end are not used and left out."""
-    x, c, size = first, carry, len(first)
-    now, later = np.empty_like(first), np.empty_like(first)
-    reach = 1
-    while reach < size:
-        rest = size - reach
-        head = now[:rest]
-        np.multiply(c[:rest], x[reach:], head)
-        np.add(x[:rest], head, head)
-        now[rest:] = x[rest:]
-        x, now, later = now, later, now
+def _scanned_by_doubling(x: Array, carry: Array) -> Array:
+    """Compute `_scan_by_doubling` in place with numpy; products of windows that reach past the end are left out."""
+    carry, reach = carry[:-1], 1
+    while reach < len(x):
+        head = x[:-reach]
+        np.add(head, carry * x[reach:], head)
+        if 2 * reach < len(x):
+            carry = carry[:-reach] * carry[reach:]
         reach *= 2
-        if reach < size:
-            c = c[: size - reach] * c[reach // 2 : size - reach // 2]
-    return x if x is not first else first.copy()
+    return x
 
 
 def n_step_returns(

@@ -11,7 +11,7 @@ outside of them, and its unclipped sample is stored and learned from.
 
 Seeds: env i gets the stream `env_seed_sequence(seed, first_env_index + i)`; the same seed gives the same bits for any
 number of workers and any start method. Gymnasium's own env checker is left out of envs made by id (it costs more than
-many envs' step); the checks here take its place.
+many envs' step), and so is its `OrderEnforcing`; the checks here take their place.
 
 Also here: one builder per env from the user's argument.
 
@@ -22,6 +22,7 @@ lambda: MyEnv(), 2   ─▶  [build, build]
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
@@ -283,7 +284,9 @@ def _found_spec(env: Any) -> Any:
     if isinstance(env, EnvSpec):
         return env
     try:
-        return gymnasium.spec(env)
+        spec = copy.copy(gymnasium.spec(env))
+        spec.order_enforce = False  # `EnvRows` refuses to step and to render before the first reset
+        return spec
     except UnregisteredEnv as error:
         if ":" in env:  # 'module:id': gymnasium.make imports the module first
             return env

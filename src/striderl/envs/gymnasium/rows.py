@@ -81,8 +81,10 @@ class EnvRows(AsyncVecEnv):
         self._reward = buffers.reward[start:stop]
         self._terminated, self._truncated = buffers.terminated[start:stop], buffers.truncated[start:stop]
         self._valid = backend.valid[start:stop]
-        self._fixed_obs = [array[0, start:stop] for array in buffers.obs] if backend.num_slots == 1 else []
-        """Where observations always are, unless they change their slot with every step."""
+        self._final_obs = [array[start:stop] for array in buffers.final_obs]
+        fixed = [array[0, start:stop] for array in buffers.obs] if backend.num_slots == 1 else []
+        self._fixed_obs = list(zip(self._names, fixed, self._final_obs))
+        """Names and places of current and final observations; empty where they change their slot with every step."""
         self._infos = [(leaf.name, array[start:stop]) for leaf, array in zip(facts.layout.infos, buffers.infos)]
         spec = self.action_spec
         named = spec.parts if isinstance(spec, DictActionSpec) else {"": spec}
@@ -90,6 +92,7 @@ class EnvRows(AsyncVecEnv):
             name: ActionPart.of(name, part, array[start:stop])
             for (name, part), array in zip(named.items(), buffers.actions)
         }
+        self._only_action = self._action_parts.get("") if not isinstance(spec, DictActionSpec) else None
         self._whole: EnvRows | None = None
         """The env that this is a part of, kept from being closed as garbage while the part is in use."""
 
@@ -185,6 +188,8 @@ class EnvRows(AsyncVecEnv):
             raise RuntimeError(f"render wants envs with render_mode='rgb_array', found {mode!r}; set it when building")
         if not 0 <= env_index < self.num_envs:
             raise IndexError(f"render: env_index {env_index} is not in 0 to {self.num_envs - 1}")
+        if not self._facts.has_episode[self._start + env_index]:
+            raise RuntimeError("render: the envs have no episode yet; call reset first")
         return self._call(self.backend.render, self._start + env_index)
 
     def get_attr(self, name: str) -> list[Any]:
@@ -239,8 +244,8 @@ class EnvRows(AsyncVecEnv):
 
     def _write_actions(self, actions: Actions) -> None:
         parts = self._action_parts
-        if not isinstance(self.action_spec, DictActionSpec):
-            self._write_action(actions, parts[""])
+        if self._only_action is not None:
+            self._write_action(actions, self._only_action)
             return
         if not isinstance(actions, dict) or actions.keys() != parts.keys():
             found = sorted(actions) if isinstance(actions, dict) else type(actions).__name__
@@ -273,7 +278,7 @@ class EnvRows(AsyncVecEnv):
 
     def _read_obs(self) -> list[Array]:
         if self._fixed_obs:
-            return [array.copy() for array in self._fixed_obs]
+            return [array.copy() for _, array, _ in self._fixed_obs]
         pieces = self.backend.pieces(self._start, self._stop)
         if len(pieces) == 1:
             slot, start, stop = pieces[0]
@@ -286,23 +291,21 @@ class EnvRows(AsyncVecEnv):
     def _read_step(self) -> Step:
         tensor = self._tensor
         terminated, truncated = self._terminated.copy(), self._truncated.copy()
-        current = self._read_obs()
-        final = [array.copy() for array in current]
-        if _TRUE in terminated.tobytes() or _TRUE in truncated.tobytes():
-            done = terminated | truncated
-            for target, source in zip(final, self.backend.buffers.final_obs):
-                target[done] = source[self._rows][done]
-        info: dict[str, Any] = {name: tensor(array.copy()) for name, array in self._infos}
-        info["valid"] = tensor(self._valid.copy())
+        ended = _TRUE in terminated.tobytes() or _TRUE in truncated.tobytes()
+        done = (terminated | truncated).nonzero()[0].tolist() if ended else ()
+        obs: Obs = {}
+        final_obs: Obs = {}
+        fixed = self._fixed_obs
+        for name, array, ends in fixed or zip(self._names, self._read_obs(), self._final_obs):
+            led_to = array.copy()
+            for row in done:  # few, if any: quicker one by one than by a mask
+                led_to[row] = ends[row]
+            obs[name], final_obs[name] = tensor(array.copy() if fixed else array), tensor(led_to)
+        info: dict[str, Any] = {"valid": tensor(self._valid.copy())}
+        for name, array in self._infos:
+            info[name] = tensor(array.copy())
         info["log"] = {"env_restarts": self.backend.restarts} if self._facts.log_restarts else {}
-        return Step(
-            self._tensors(current),
-            tensor(self._reward.copy()),
-            tensor(terminated),
-            tensor(truncated),
-            self._tensors(final),
-            info,
-        )
+        return Step(obs, tensor(self._reward.copy()), tensor(terminated), tensor(truncated), final_obs, info)
 
     def _tensors(self, arrays: Sequence[Array]) -> Obs:
         return {name: self._tensor(array) for name, array in zip(self._names, arrays)}
@@ -331,8 +334,8 @@ class ActionPart(NamedTuple):
     """The shape of a whole batch."""
     is_whole: bool
     """Whether it is int64."""
-    num_choices: Array | None
-    """How many choices there are, uint64; None for real numbers."""
+    num_choices: Array | int | None
+    """How many choices there are, uint64 where there are several parts; None for real numbers."""
     rows: Array
     """This env's rows of the buffer, in the dtype of the space."""
     low: Array | None = None
@@ -356,9 +359,9 @@ class ActionPart(NamedTuple):
         """Return whether all choices are from 0 to their number; a few are checked one by one, which is quicker."""
         if self.num_choices is None:
             return True
-        if values.ndim == 1 and len(values) <= _FEW:
+        if isinstance(self.num_choices, int) and len(values) <= _FEW:
             chosen: list[int] = values.tolist()
-            return min(chosen) >= 0 and max(chosen) < int(self.num_choices)
+            return min(chosen) >= 0 and max(chosen) < self.num_choices
         whole = values.astype(np.int64, copy=False).view(np.uint64)  # a negative number is a very large one here
         return _TRUE not in (whole >= self.num_choices).tobytes()
 
@@ -373,8 +376,8 @@ class ActionPart(NamedTuple):
         return cls(shown, (len(rows), *tensor.shape), tensor.dtype == "int64", _num_choices(spec), rows, low, high)
 
 
-def _num_choices(spec: PlainActionSpec) -> Array | None:
-    """Return how many choices a discrete action has: uint64 [] or [choices]; None for an action of real numbers."""
+def _num_choices(spec: PlainActionSpec) -> Array | int | None:
+    """Return how many choices a discrete action has: a number, or uint64 [choices]; None for real numbers."""
     if isinstance(spec, DiscreteSpec):
-        return np.array(spec.n, np.uint64)
+        return int(spec.n)
     return np.array(spec.nvec, np.uint64) if isinstance(spec, MultiDiscreteSpec) else None

@@ -33,6 +33,7 @@ PHASES = ("idle", "init", "reset", "step", "render", "get_attr", "close")
 """What a block can be doing; its number is written where the trainer can read it."""
 _PHASE = {name: number for number, name in enumerate(PHASES)}
 _TRUE = b"\x01"
+_ARRAY = np.ndarray
 _NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
 _STEP_FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 _RESET_FIELDS = ("observation", "info")
@@ -90,9 +91,14 @@ class EnvBlock:
         self._infos = [LeafWriter(leaf, num_envs, kind="info key") for leaf in layout.infos]
         self._infos_missing = {leaf.name for leaf in layout.infos}
         self._mask = LeafWriter(layout.observation[-1], num_envs, as_flags=True) if layout.mask_in_info else None
-        self._quick = self._observation.plain if self._mask is None else None
+        plain = self._observation.plain if self._mask is None else None
+        if plain is not None and not plain.shape:
+            plain = None  # a row of single numbers is no array to write to
+        self._seen = plain.seen if plain is not None else [None] * num_envs
+        self._shape = plain.shape if plain is not None else ()
         self.buffers, self.rows = buffers, RowNumbers(buffers)
         self._obs = [[array[slot] for array in buffers.obs] for slot in range(layout.num_slots)]
+        self._obs_rows = [list(components[0]) if plain is not None else [] for components in self._obs]
 
     def close(self, *, pass_on_interrupt: bool) -> list[str]:
         """Close every env and return the tracebacks of those that raised.
@@ -146,24 +152,23 @@ class EnvBlock:
 
     def step(self, slot: int, start: int, stop: int) -> None:
         """Advance the envs start to stop by one step with the actions in the buffers."""
-        progress, first_index, envs, quick, rows = (
-            self._progress, self._first_index, self._envs, self._quick, self.rows,
-        )  # fmt: skip
-        obs, actions = self._obs[slot], self._actions.read(self.buffers.actions, start, stop)
-        special = bool(self._infos) or _TRUE in rows.aged[start:stop].tobytes()
+        progress, rows, obs, first = self._progress, self.rows, self._obs[slot], self._first_index
+        seen, shape, obs_rows = self._seen, self._shape, self._obs_rows[slot]
         rewards, lengths, counts = rows.reward, rows.episode_length, rows.num_steps
+        usual = not self._infos and _TRUE not in rows.aged.tobytes()
+        actions = self._actions.read(self.buffers.actions, start, stop)
         rows.lower_flags(start, stop)
         index, ended = start, False
         try:
             progress[0] = _PHASE["step"]
-            for index, action in enumerate(actions, start):
-                progress[1] = first_index + index
-                result = envs[index].step(action)
+            for index, env, action in zip(range(start, stop), self._envs[start:stop], actions):
+                progress[1] = first + index
+                result = env.step(action)
                 if result.__class__ is not tuple or len(result) != 5:
                     result = checked_result(result, _STEP_FIELDS, "step")
                 observation, reward, terminated, truncated, info = result
                 # nearly always: nothing has ended, and the reward is a number
-                if reward.__class__ not in _NUMBERS or terminated is not False or truncated is not False or special:
+                if terminated is not False or truncated is not False or reward.__class__ not in _NUMBERS or not usual:
                     reward, terminated, truncated = self._judged(reward, terminated, truncated, info, index)
                 rewards[index] = reward
                 if terminated or truncated:
@@ -172,8 +177,9 @@ class EnvBlock:
                     self._reset_one(index, slot, None)
                     progress[0], ended = _PHASE["step"], True
                 else:
-                    if quick is not None:
-                        quick.write(observation, obs[0], index)
+                    is_array = observation.__class__ is _ARRAY  # the checks of `LeafWriter.write`, without the call
+                    if is_array and observation.dtype is seen[index] and observation.shape == shape:
+                        obs_rows[index][...] = observation
                     else:
                         self._write(observation, info, obs, index)
                     lengths[index] += 1
@@ -215,7 +221,8 @@ class EnvBlock:
 
     def _judged(self, reward: Any, terminated: Any, truncated: Any, info: Any, index: int) -> tuple[float, bool, bool]:
         """Return a step's scalars in plain types, store its infos, and end an episode that a runner's clock ends."""
-        reward, terminated, truncated = checked_scalars(reward, terminated, truncated)
+        if reward.__class__ not in _NUMBERS or terminated.__class__ is not bool or truncated.__class__ is not bool:
+            reward, terminated, truncated = checked_scalars(reward, terminated, truncated)
         if self._infos:
             self._write_infos(info, index)
         return reward, terminated, truncated or self._is_over_age(index)
@@ -225,8 +232,8 @@ class EnvBlock:
         result = self._envs[index].reset(seed=seed) if seed is not None else self._envs[index].reset()
         observation, info = checked_result(result, _RESET_FIELDS, "reset")
         self._write(observation, info, self._obs[slot], index)
-        self.buffers.episode_length[index] = 0
-        self.buffers.aged[index] = False
+        self.rows.episode_length[index] = 0
+        self.rows.aged[index] = False
 
     def _seed_spaces(self, index: int) -> None:
         _, action_seed, observation_seed = self.buffers.seeds[index].tolist()

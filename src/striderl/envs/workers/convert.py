@@ -26,14 +26,16 @@ class LeafWriter:
     def __init__(self, leaf: Leaf, num_envs: int, *, kind: str = "component", as_flags: bool = False) -> None:
         self.name = leaf.name
         self._kind = kind
-        self._shape = leaf.shape
+        self.shape = leaf.shape
+        """Of one env's value."""
         self._dtype = np.dtype(leaf.dtype)
         self._as_flags = as_flags
-        self._seen: list[np.dtype[Any] | None] = [None] * num_envs
+        self.seen: list[np.dtype[Any] | None] = [None] * num_envs
+        """The dtype that each env gave first."""
 
     def write(self, value: Any, target: Array, row: int) -> None:
         """Store one env's value; raise `ContractViolation` when its shape or dtype is not as before."""
-        if value.__class__ is not np.ndarray or value.dtype is not self._seen[row] or value.shape != self._shape:
+        if value.__class__ is not np.ndarray or value.dtype is not self.seen[row] or value.shape != self.shape:
             value = self._checked(value, row)
         target[row] = value
 
@@ -44,13 +46,13 @@ class LeafWriter:
             raise ContractViolation(
                 f"{self._wanted()}, found {type(value).__name__} without a shape: {error}"
             ) from None
-        if array.shape != self._shape or not self._fits(array.dtype):
+        if array.shape != self.shape or not self._fits(array.dtype):
             raise ContractViolation(f"{self._wanted()}, found {array.dtype} of shape {array.shape}")
         if isinstance(value, np.ndarray):
-            seen = self._seen[row]
+            seen = self.seen[row]
             if seen is not None and seen != array.dtype:
                 raise ContractViolation(f"{self._wanted()} and so far given as {seen}, found {array.dtype}")
-            self._seen[row] = array.dtype
+            self.seen[row] = array.dtype
         return array
 
     def _fits(self, found: np.dtype[Any]) -> bool:
@@ -60,7 +62,7 @@ class LeafWriter:
 
     def _wanted(self) -> str:
         dtype = "0 or 1" if self._as_flags else self._dtype
-        return f"{self._kind} {self.name!r}: wanted {dtype} of shape {self._shape}"
+        return f"{self._kind} {self.name!r}: wanted {dtype} of shape {self.shape}"
 
 
 class ObservationWriter:
@@ -93,12 +95,15 @@ class ActionReader:
         self._parts = [ActionReader(inner) for inner in space.spaces.values()] if self._kind == "Dict" else []
 
     def read(self, actions: Sequence[Array], start: int, stop: int) -> Iterable[Any]:
-        """Return one action per env, in memory of its own: an env may keep it or write to it."""
+        """Return one action per env, to be taken one by one: each is in memory of its own, an env may keep it."""
         if self._kind == "Dict":
             columns = [part.read([array], start, stop) for part, array in zip(self._parts, actions)]
             names = list(self._space.spaces)
             return [dict(zip(names, row)) for row in zip(*columns)]
-        rows = actions[0][start:stop].copy()
+        rows = actions[0][start:stop]
+        if rows.ndim == 1:
+            return rows  # single numbers are copies
+        rows = rows.copy()
         if self._kind in ("MultiDiscrete", "MultiBinary"):
             rows = rows.astype(self._space.dtype).reshape(stop - start, *self._space.shape)
         return rows
