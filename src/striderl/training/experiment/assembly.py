@@ -184,9 +184,10 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
     auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
-    # in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an ending process
-    asked = torch.device(config.device).type == "cpu" and config.switch_at != "auto"
-    return auto and (ranks.world_size == 1 or asked) and not config.workers.kind
+    # on the CPU in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an ending
+    # process; on a GPU what is compiled there, collection, has no sums over processes
+    possible = torch.device(config.device).type == "cuda" or config.switch_at != "auto"
+    return auto and (ranks.world_size == 1 or possible) and not config.workers.kind
 
 
 def set_switch(
@@ -201,7 +202,7 @@ def set_switch(
         switch.at = int(config.switch_at)
         return
     if on_gpu:
-        set_gpu_switch(switch, config.plan, algorithm, num_iterations)
+        set_gpu_switch(switch, config.plan, algorithm, num_iterations, num_ranks)
         return
     iteration = switch_iteration(config.plan, config.env.num_envs, algorithm, num_ranks)
     if num_iterations is not None and num_iterations < _WORTH_IT * iteration:
@@ -211,18 +212,23 @@ def set_switch(
     switch.at = iteration
 
 
-def gpu_switch(mode: str | ExecutionConfig, device: torch.device, *, alone: bool) -> Switch | None:
+def gpu_switch(mode: str | ExecutionConfig, device: torch.device) -> Switch | None:
     """Return a switch for a learner on a GPU with mode 'auto', which is captured first and compiled later."""
     name = mode if isinstance(mode, str) else mode.mode
-    return Switch(None) if name == "auto" and device.type == "cuda" and alone else None
+    return Switch(None) if name == "auto" and device.type == "cuda" else None
 
 
-def set_gpu_switch(switch: Switch | None, plan: Plan, algorithm: Any, num_iterations: int | None) -> None:
-    """Decide from the config when captured functions are compiled; a run that would not gain the time back is not."""
+def set_gpu_switch(
+    switch: Switch | None, plan: Plan, algorithm: Any, num_iterations: int | None, num_ranks: int = 1
+) -> None:
+    """Decide from the config when captured functions are compiled; a run that would not gain the time back is not.
+
+    The same in every process. Where several learn together, updates are eager, and collection alone gains.
+    """
     if switch is None:
         return
     num_steps, num_updates, _ = _work_of(plan, 1, algorithm)
-    gained = num_steps * _GPU_STEP + num_updates * _GPU_UPDATE
+    gained = num_steps * _GPU_STEP + (num_updates * _GPU_UPDATE if num_ranks == 1 else 0.0)
     paid_back = math.ceil(_GPU_COMPILING / max(gained, 1e-6))
     if num_iterations is not None and num_iterations < 2 * paid_back:
         switch.given_up = "the run is too short to gain from compiling"
