@@ -92,9 +92,7 @@ def test_iteration_0_is_as_written_and_the_others_are_captured_with_the_same_bit
     at_once, switch = Counting(), Switch(99)
     later = Counting(switch)
     one, other = make_trainer(at_once), make_trainer(later, switch)
-    counts = []
-    for _ in zip(one, other, strict=True):
-        counts.append((at_once.num_made, later.num_made))
+    counts = [(at_once.num_made, later.num_made) for _ in zip(one, other, strict=True)]
     # three of the rollout (act, settle and act, settle), noise, statistics, targets, updates
     assert [count for count, _ in counts] == [7, 7, 7, 7]
     assert [count for _, count in counts] == [0, 7, 7, 7]
@@ -158,9 +156,7 @@ def test_auto_captures_collection_in_ranks_without_a_warning(strict, caplog):
 def test_in_ranks_collection_comes_from_graphs_and_updates_are_eager(anywhere):
     collecting = Counting(switch := Switch(99))
     eager, shared = make_trainer(reduce=torch.clone), make_trainer(EagerUpdates(collecting), switch, reduce=torch.clone)
-    counts = []
-    for _ in zip(eager, shared, strict=True):
-        counts.append(collecting.num_made)
+    counts = [collecting.num_made for _ in zip(eager, shared, strict=True)]
     assert counts == [0, 5, 5, 5]  # three of the rollout, noise, statistics
     assert tree.equal(weights(eager), weights(shared))
 

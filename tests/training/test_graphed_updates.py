@@ -125,9 +125,8 @@ def test_iteration_0_is_as_written_and_later_ones_are_recorded():
     recorded.switch = Switch(99)
     recorded.loop.mode = taped_mode(recorded.switch)
     recorded.loop.learner = recorded.loop.new_learner()
-    counts = []
-    for _ in zip(plain, recorded, strict=True):
-        counts.append(recorded.loop.learner.recorded.num_recordings)
+    learner = recorded.loop.learner
+    counts = [learner.recorded.num_recordings for _ in zip(plain, recorded, strict=True)]
     assert counts == [0, 2, 2, 2]
     assert_same_state(plain, recorded)
 

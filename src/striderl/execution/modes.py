@@ -258,8 +258,8 @@ def _compiled(program: PureT, backend: str | Callable[..., Any], *, merged: bool
 class Graphed(Compiled):
     """As CUDA graphs: one graph per function and per shape of a minibatch, of compiled code where that works.
 
-    Compiling takes tens of seconds, capture of functions as they are written a second or two. With a switch, iteration 0
-    runs as written; from then on functions are captured as written until it is on, and then again, compiled.
+    Compiling takes tens of seconds, capture of functions as they are written a second or two. With a switch, iteration
+    0 runs as written; from then on functions are captured as written until it is on, and then again, compiled.
     """
 
     records = True

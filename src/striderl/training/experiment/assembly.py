@@ -184,8 +184,8 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
     auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
-    # on the CPU in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an ending
-    # process; on a GPU what is compiled there, collection, has no sums over processes
+    # on the CPU in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an
+    # ending process; on a GPU what is compiled there, collection, has no sums over processes
     possible = torch.device(config.device).type == "cuda" or config.switch_at != "auto"
     return auto and (ranks.world_size == 1 or possible) and not config.workers.kind
 
