@@ -162,14 +162,14 @@ def test_in_ranks_collection_comes_from_graphs_and_updates_are_eager(anywhere):
 
 
 def test_ranks_on_a_gpu_have_a_switch_that_follows_from_the_config():
-    def may_switch(device, world_size, **settings):
+    def possible(device, world_size, **settings):
         env = EnvSettings(task="pendulum", num_envs=4)
         config = RunConfig(env=env, algorithm=PPOConfig(), plan=OnPolicyPlan(), device=device, **settings)
-        return assembly._may_switch(config, Ranks(world_size=world_size))
+        return assembly.may_switch(config, Ranks(world_size=world_size))
 
-    assert may_switch("cuda", 1) and may_switch("cuda", 2) and may_switch("cuda", 2, switch_at="9")
-    assert may_switch("cpu", 1) and not may_switch("cpu", 2) and may_switch("cpu", 2, switch_at="9")
-    assert not may_switch("cuda", 2, mode="graphed") and not may_switch("cuda", 2, switch_at="never")
+    assert possible("cuda", 1) and possible("cuda", 2) and possible("cuda", 2, switch_at="9")
+    assert possible("cpu", 1) and not possible("cpu", 2) and possible("cpu", 2, switch_at="9")
+    assert not possible("cuda", 2, mode="graphed") and not possible("cuda", 2, switch_at="never")
 
 
 def test_in_ranks_only_collection_gains_from_compiling():

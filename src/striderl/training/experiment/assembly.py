@@ -85,7 +85,7 @@ def build_learner(
     """
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
-    switch = Switch(None, everywhere=ranks.everywhere) if _may_switch(config, ranks) else None
+    switch = Switch(None, everywhere=ranks.everywhere) if may_switch(config, ranks) else None
     with built_with(switch), pooled(ranks.reduce):  # updaters sum their gradients over processes
         algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
@@ -181,7 +181,8 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 # -- compiling beside training -----------------------------------------------------------------------------------------
 
 
-def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
+def may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
+    """Return whether functions of a run may change to compiled ones, on a GPU after they were captured as written."""
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
     auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
     # on the CPU in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an
