@@ -107,7 +107,7 @@ class OnPolicyForRslRl(RslRlAlgorithm):
         collector = Collector(env, learner.actor(), CollectorConfig(seed=seed))
         self.storage = storage_for(learner, collector, plan.num_steps_per_env)
         self.trainer = Trainer(learner, collector, plan, storage=self.storage, seed=seed, switch=switch)
-        set_gpu_switch(switch, plan, learner, max_iterations)
+        set_gpu_switch(switch, plan, learner, max_iterations, ranks.world_size)
         self.rollout, self.ranks = HandedRollout(steps, collector), ranks
         self.intrinsic_rewards: Tensor | None = None
         """The novelty of the last step, weighted; None without a reward for novelty."""
@@ -174,7 +174,7 @@ class PPOForRslRl(OnPolicyForRslRl):
         steps, vec_env = _vec_env(env, obs, place, ranks)
         seed = _seed(config.seed)
         parts = translate(config, vec_env, env, seed, place)
-        switch = gpu_switch(execution or config.mode, place, alone=ranks.world_size == 1)
+        switch = gpu_switch(execution or config.mode, place)
         with built_with(switch):
             learner = build_algorithm(parts.config, vec_env, ranks, parts.objects, execution)
         return cls(
@@ -206,7 +206,7 @@ class DistillationForRslRl(OnPolicyForRslRl):
         seed = _seed(cfg.get("seed"))
         config = RunnerConfig(num_steps_per_env=int(cfg["num_steps_per_env"]))
         parts = translate_distillation(cfg, config, vec_env, env, seed, place)
-        switch = gpu_switch(execution or config.mode, place, alone=ranks.world_size == 1)
+        switch = gpu_switch(execution or config.mode, place)
         with built_with(switch):
             learner = build_algorithm(parts.student.config, vec_env, ranks, parts.student.objects, execution)
         cfg["algorithm"] |= {"rnd_cfg": None, "symmetry_cfg": None}
@@ -287,7 +287,7 @@ class ReplayForRslRl(RslRlAlgorithm):
             mode=(execution or ExecutionConfig(mode="auto")).mode,
             seed=seed,
         )
-        switch = gpu_switch(context.mode, place, alone=True)
+        switch = gpu_switch(context.mode, place)
         with built_with(switch):
             learner = cls.algorithm_class.build(config, context)
             found = cls(learner, vec_env, steps, plan, num_steps=cfg["num_steps_per_env"], seed=seed)
@@ -364,6 +364,8 @@ class ReplayForRslRl(RslRlAlgorithm):
     def load_further_state(self, state: Mapping[str, Any]) -> None:
         """Continue counting; actions are the policy's, not random ones, while the replay fills."""
         self.env_steps, self.num_updates = int(state["env_steps"]), int(state["num_updates"])
+        if self._switch is not None:
+            self._switch.set_iteration(self.num_updates // self._num_updates_per_iteration)
         self.rollout.begin_anew(int(state["seed"]) + 1 + self.env_steps)
 
     def _keep_std(self) -> None:

@@ -20,6 +20,7 @@ from striderl.collect.collector import Collector, CollectorConfig
 from striderl.data import tree
 from striderl.envs.classic_control.cartpole import CartPole
 from striderl.envs.classic_control.pendulum import Pendulum
+from striderl.execution.background import Switch
 from striderl.execution.capture_watch import CaptureWatch
 from striderl.execution.graphed import Graphs, together
 from striderl.execution.modes import Graphed
@@ -58,8 +59,8 @@ def as_on_a_device(monkeypatch):
     monkeypatch.setattr(ParameterGroup, "__init__", made_without_looking)
 
 
-def taped_mode():
-    mode = Graphed(fused=False)
+def taped_mode(switch=None):
+    mode = Graphed(fused=False, switch=switch)
     mode.graphs.make = TapedRecording
     return mode
 
@@ -116,6 +117,18 @@ def test_a_run_goes_on_the_same_from_recorded_steps_to_others_and_back(first_rec
     second.load_state_dict(first.state_dict())
     list(second)
     assert_same_state(whole, second)
+
+
+@pytest.mark.slow
+def test_iteration_0_is_as_written_and_later_ones_are_recorded():
+    plain, recorded = make_trainer("td3", recorded=False), make_trainer("td3", recorded=False)
+    recorded.switch = Switch(99)
+    recorded.loop.mode = taped_mode(recorded.switch)
+    recorded.loop.learner = recorded.loop.new_learner()
+    learner = recorded.loop.learner
+    counts = [learner.recorded.num_recordings for _ in zip(plain, recorded, strict=True)]
+    assert counts == [0, 2, 2, 2]
+    assert_same_state(plain, recorded)
 
 
 @pytest.mark.slow

@@ -368,7 +368,7 @@ class GraphedCollector:
         self, mode: Mode, group: EnvGroup, statistics: EpisodeStatistics, storage: Storage | None, num_steps: int
     ) -> bool:
         """Take the steps of all envs by captured graphs and return True, or False if they must be taken one by one."""
-        if self.given_up or not isinstance(mode, Graphed):
+        if self.given_up or not isinstance(mode, Graphed) or not mode.captures:
             return False
         if reason := _refusal(group):
             self.given_up = True

@@ -15,8 +15,9 @@ the graph, the layout of its inputs, torch, the CPU and the number of threads. T
 one thread and a lower priority; it ends with this process. Without a compiler, or when compiling fails, functions stay
 as they are written, and one line in the log names the reason.
 
-On a GPU there is no worker: functions are captured as CUDA graphs as they are written, which takes a second or two, and
-at the switch they are compiled and captured again, which takes 20 to 40 seconds once. `modes.Graphed` asks `Switch.on`.
+On a GPU there is no worker. Iteration 0 runs as written, so that it is over soon; from iteration 1 on functions are
+captured as CUDA graphs as they are written, which takes a second or two, and at the switch they are compiled and
+captured again, which takes 20 to 40 seconds once. `modes.Graphed` reads `Switch.captures` and `Switch.on`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Switch:
         """Raise where a function cannot be compiled."""
         self.on = False
         """Whether compiled programs are in use."""
+        self.captures = False
+        """Whether CUDA graphs are captured: not before iteration 1, which follows from its number alone."""
         self.given_up = ""
         """Why there will be no switch; empty while there may be one."""
         self.keys: set[str] = set()
@@ -109,6 +112,7 @@ class Switch:
 
     def before_iteration(self, iteration: int) -> None:
         """Trace after the first iteration, and switch when it is time; called between two iterations."""
+        self.set_iteration(iteration)
         if self.on or self.given_up:
             return
         if not self._everywhere(not self._too_many):
@@ -125,6 +129,10 @@ class Switch:
             self.on = True
             _log.info("from iteration %d on, functions are compiled", iteration)
         self._tracing = iteration >= 1
+
+    def set_iteration(self, iteration: int) -> None:
+        """Set the number of the iteration under way, also of a run that is resumed in the middle of one."""
+        self.captures = iteration >= 1
 
     def worker(self) -> CompileWorker:
         """Return the process that compiles; it is started when it is first needed."""
@@ -345,7 +353,7 @@ def current_switch() -> Switch | None:
 
 @contextlib.contextmanager
 def built_with(switch: Switch | None) -> Iterator[None]:
-    """Give a switch to the updaters that are made in here with mode 'auto' for the CPU."""
+    """Give a switch to the updaters and loops that are made in here with mode 'auto'."""
     token = _current.set(switch)
     try:
         yield

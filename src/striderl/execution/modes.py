@@ -15,7 +15,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from types import FunctionType
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
@@ -60,8 +60,8 @@ class ExecutionConfig:
 
     mode: str = "eager"
     """'eager'; 'compiled': faster for small networks after tens of seconds of compiling; 'graphed': CUDA graphs; or
-    'auto': graphed where the parameters are on a CUDA device and one process learns, eager elsewhere; a run compiles
-    later, see `background.py`."""
+    'auto': graphed where the parameters are on a CUDA device (of several processes collection alone), eager elsewhere;
+    a run captures from its second iteration on and compiles later, see `background.py`."""
     strict: bool = False
     """Raise when the mode does not work here, instead of one warning and falling back to eager mode."""
     fuse: bool = True
@@ -149,7 +149,9 @@ class Eager(Mode):
 class EagerUpdates(Eager):
     """Python as it is written for updates, whose sums over processes lie between its operations, and captured steps.
 
-    Each process steps envs of its own, so collecting needs no other process.
+    Each process steps envs of its own, so collecting needs no other process, and one whose capture fails goes on alone.
+    A captured sum over processes must be captured by all of them (NCCL) and gloo's cannot be; and a communicator is not
+    destroyed while a graph refers to it, so a process that has lost another one would hang instead of saving.
     """
 
     def __init__(self, graphed: Graphed) -> None:
@@ -262,8 +264,8 @@ def _compiled(program: PureT, backend: str | Callable[..., Any], *, merged: bool
 class Graphed(Compiled):
     """As CUDA graphs: one graph per function and per shape of a minibatch, of compiled code where that works.
 
-    Compiling takes tens of seconds, capture of functions as they are written a second or two. With a switch they are
-    captured as written until it is on, and captured again, compiled, from then on.
+    Compiling takes tens of seconds, capture of functions as they are written a second or two. With a switch, iteration
+    0 runs as written; from then on functions are captured as written until it is on, and then again, compiled.
     """
 
     records = True
@@ -278,9 +280,14 @@ class Graphed(Compiled):
         self._captured_compiled = self.compiles
 
     @property
+    def captures(self) -> bool:
+        """Whether steps are captured now: in iteration 0 of a run that counts its iterations they are not."""
+        return self.switch is None or self.switch.captures
+
+    @property
     def compiles(self) -> bool:
         """Whether what is captured now is compiled first; graphs of the other kind are not replayed any more."""
-        return self.fuses and (self.switch is None or self.switch.on)
+        return self.fuses and (self.switch is None or (self.switch.captures and self.switch.on))
 
     def run(self, function: Function, minibatch: Any, backward: Callable[[Tensor], None]) -> Evaluated:
         """Go forward and backward, in compiled code or as written."""
@@ -298,11 +305,14 @@ class Graphed(Compiled):
     def _played(
         self, key: Any, inputs: Any, prepare: Callable[[Any], Any], body: Callable[[Any], Any], *, in_place: bool
     ) -> Any:
-        """Replay; what cannot be captured runs as it is from then on, with one warning, or raises if strict."""
+        """Replay; what cannot be captured runs as it is from then on, with one warning, or raises if strict.
+
+        Run as it is, `body` starts the kernels of its graph one by one, in the same order on the same numbers.
+        """
         if self._captured_compiled != self.compiles:
             self.graphs.clear()
             self._captured_compiled = self.compiles
-        if not self.given_up:
+        if self.captures and not self.given_up:
             try:
                 return self.graphs.play(key, inputs, prepare, body, in_place=in_place)
             except RuntimeError as error:
@@ -326,13 +336,16 @@ class Graphed(Compiled):
         return self._try_fused(function) if self.fuses else function
 
     def _try_fused(self, function: PureT) -> PureT:
-        compiled = _compiled(_plain(function), self.backend, merged=True)
         state = {"works": True}
+
+        @cache
+        def compiled() -> Callable[..., Any]:  # not before the switch: importing the compiler takes seconds
+            return _compiled(_plain(function), self.backend, merged=True)
 
         def run(*inputs: Any) -> Any:
             if state["works"] and self.compiles:
                 try:
-                    return compiled(*inputs)
+                    return compiled()(*inputs)
                 except Exception as error:  # the compiler raises many kinds
                     if self.strict or torch.cuda.is_current_stream_capturing():
                         raise
@@ -374,8 +387,8 @@ MODES = ("auto", "eager", "compiled", "graphed")
 def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *, alone: bool = True) -> Mode:
     """Return the mode of a name or a config, for parameters on this device; log once which and why.
 
-    An empty name is 'eager'. Updates shared by several processes (not `alone`) are not captured: on a GPU 'auto' is
-    eager there, and 'graphed' captures the steps of envs alone.
+    An empty name is 'eager'. Updates shared by several processes (not `alone`) are not captured, see `EagerUpdates`: on
+    a GPU 'auto' and 'graphed' capture the steps of envs there.
     """
     config = ExecutionConfig(mode=chosen or "eager") if isinstance(chosen, str) else chosen
     on_cuda = torch.device(device).type == "cuda"
@@ -387,25 +400,31 @@ def mode_of(chosen: str | ExecutionConfig, device: torch.device | str = "cpu", *
             strict=config.strict,
         )
         return Eager()
-    if config.mode == "graphed" or (config.mode == "auto" and on_cuda and alone):
+    if on_cuda and config.mode in ("auto", "graphed"):
         fused = config.fuse and has_triton()
-        switch = current_switch() if fused and config.mode == "auto" else None
-        how = "compiled and recorded" if fused and switch is None else "recorded"
-        _log.info("gradient steps are %s as CUDA graphs (mode=%r)", how, config.mode)
+        switch = current_switch() if config.mode == "auto" else None
         mode = Graphed(config.strict, fused=fused, switch=switch)
         mode.explicit = config.mode == "graphed"
-        if alone:
-            return mode
-        fall_back(
-            "collection is captured, and updates are eager",
-            "several processes sum their gradients between the operations of an update",
-            "Updates are fastest in one process; NCCL on several GPUs was not tried with this mode, 'auto' is eager",
-            strict=config.strict,
-        )
-        return EagerUpdates(mode)
+        if not alone:
+            return _eager_updates(mode)
+        how = "compiled and recorded" if mode.compiles else "recorded"
+        when = "" if mode.captures else " from iteration 1 on"
+        _log.info("gradient steps are %s as CUDA graphs%s (mode=%r)", how, when, config.mode)
+        return mode
     if config.mode == "auto" and not on_cuda and (switch := current_switch()) is not None:
         return Switching(switch, config.strict)
     if config.mode == "auto":
-        why = "several processes learn together" if on_cuda else f"the parameters are on {device}"
+        why = f"the parameters are on {device}"
         _log.info("gradient steps are eager: %s (mode='auto'; 'compiled' is faster in long runs)", why)
     return Compiled(config.strict) if config.mode == "compiled" else Eager()
+
+
+def _eager_updates(graphed: Graphed) -> EagerUpdates:
+    """Return the mode of several processes; warn where CUDA graphs were asked for, 'auto' takes what works."""
+    what = "collection is captured, and updates are eager"
+    why = "several processes sum their gradients between the operations of an update"
+    if graphed.explicit:
+        fall_back(what, why, "Updates are fastest in one process; 'auto' is the same here", strict=graphed.strict)
+    else:
+        _log.info("%s: %s (mode='auto')", what, why)
+    return EagerUpdates(graphed)

@@ -81,7 +81,7 @@ class GraphedUpdates:
 
     def play(self, number: int) -> bool:
         """Take the gradient step of this number and return True, or return False when it must be run eagerly."""
-        if self._given_up or not self.replay.cursor.even or not len(self.replay):
+        if self._given_up or not self.mode.captures or not self.replay.cursor.even or not len(self.replay):
             return False
         learner = self.algorithm
         assert isinstance(learner, GraphedLearner)

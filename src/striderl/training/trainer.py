@@ -262,8 +262,10 @@ class Trainer:
         """Load the state of a trainer built from parts of the same kind."""
         self.phase, self.stop_reason, self._unreported = str(state["phase"]), str(state["stop_reason"]), ""
         self.iteration = int(state["iteration"])
-        if self.switch is not None and "execution" in state:
-            self.switch.load_state_dict(state["execution"])
+        if self.switch is not None:
+            self.switch.set_iteration(self.iteration)
+            if "execution" in state:
+                self.switch.load_state_dict(state["execution"])
         self.loop.load_state_dict(state, self.phase, self.iteration)
         self._chain.load_state_dict(state["consumers"])
         self.record = None if state["record"] is None else Record.from_state(state["record"])

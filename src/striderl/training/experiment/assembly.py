@@ -85,7 +85,7 @@ def build_learner(
     """
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
-    switch = Switch(None, everywhere=ranks.everywhere) if _may_switch(config, ranks) else None
+    switch = Switch(None, everywhere=ranks.everywhere) if may_switch(config, ranks) else None
     with built_with(switch), pooled(ranks.reduce):  # updaters sum their gradients over processes
         algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
@@ -181,12 +181,14 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 # -- compiling beside training -----------------------------------------------------------------------------------------
 
 
-def _may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
+def may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
+    """Return whether functions of a run may change to compiled ones, on a GPU after they were captured as written."""
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
     auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
-    # in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an ending process
-    asked = torch.device(config.device).type == "cpu" and config.switch_at != "auto"
-    return auto and (ranks.world_size == 1 or asked) and not config.workers.kind
+    # on the CPU in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an
+    # ending process; on a GPU what is compiled there, collection, has no sums over processes
+    possible = torch.device(config.device).type == "cuda" or config.switch_at != "auto"
+    return auto and (ranks.world_size == 1 or possible) and not config.workers.kind
 
 
 def set_switch(
@@ -201,7 +203,7 @@ def set_switch(
         switch.at = int(config.switch_at)
         return
     if on_gpu:
-        set_gpu_switch(switch, config.plan, algorithm, num_iterations)
+        set_gpu_switch(switch, config.plan, algorithm, num_iterations, num_ranks)
         return
     iteration = switch_iteration(config.plan, config.env.num_envs, algorithm, num_ranks)
     if num_iterations is not None and num_iterations < _WORTH_IT * iteration:
@@ -211,18 +213,23 @@ def set_switch(
     switch.at = iteration
 
 
-def gpu_switch(mode: str | ExecutionConfig, device: torch.device, *, alone: bool) -> Switch | None:
+def gpu_switch(mode: str | ExecutionConfig, device: torch.device) -> Switch | None:
     """Return a switch for a learner on a GPU with mode 'auto', which is captured first and compiled later."""
     name = mode if isinstance(mode, str) else mode.mode
-    return Switch(None) if name == "auto" and device.type == "cuda" and alone else None
+    return Switch(None) if name == "auto" and device.type == "cuda" else None
 
 
-def set_gpu_switch(switch: Switch | None, plan: Plan, algorithm: Any, num_iterations: int | None) -> None:
-    """Decide from the config when captured functions are compiled; a run that would not gain the time back is not."""
+def set_gpu_switch(
+    switch: Switch | None, plan: Plan, algorithm: Any, num_iterations: int | None, num_ranks: int = 1
+) -> None:
+    """Decide from the config when captured functions are compiled; a run that would not gain the time back is not.
+
+    The same in every process. Where several learn together, updates are eager, and collection alone gains.
+    """
     if switch is None:
         return
     num_steps, num_updates, _ = _work_of(plan, 1, algorithm)
-    gained = num_steps * _GPU_STEP + num_updates * _GPU_UPDATE
+    gained = num_steps * _GPU_STEP + (num_updates * _GPU_UPDATE if num_ranks == 1 else 0.0)
     paid_back = math.ceil(_GPU_COMPILING / max(gained, 1e-6))
     if num_iterations is not None and num_iterations < 2 * paid_back:
         switch.given_up = "the run is too short to gain from compiling"

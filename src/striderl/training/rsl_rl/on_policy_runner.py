@@ -180,7 +180,8 @@ class OnPolicyRunner:
         learner = build_learner(parts.config, env, self.ranks, parts.objects)
         self.ranks.share(learner.algorithm)
         self.trainer = learner.trainer(callbacks)
-        set_gpu_switch(self.trainer.switch, parts.config.plan, learner.algorithm, self.config.max_iterations)
+        limit, count = self.config.max_iterations, self.ranks.world_size
+        set_gpu_switch(self.trainer.switch, parts.config.plan, learner.algorithm, limit, count)
         self.alg = self._client_algorithm(learner.algorithm)
         assert isinstance(self.trainer.loop, OnPolicyLoop)
         self.storage = self.trainer.loop.storage

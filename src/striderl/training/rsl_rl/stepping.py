@@ -81,6 +81,8 @@ class ManualRollout:
         collector, storage = self.trainer.collector, self.storage
         collector.ready()
         self._follow(obs, critic_obs)
+        if self.trainer.switch is not None:
+            self.trainer.switch.set_iteration(self.trainer.iteration)  # a loaded file may have another
         if storage.full or not self._mine or not len(storage):
             storage.clear()
             self._mine, self._initial_state = True, collector.current_state
