@@ -5,8 +5,8 @@
     stream 2   └ critic, forward ──────────┘              ├ critic: d hidden layers ─────┤
     stream 3                                              └ critic: d weights ───────────┘
 
-A kernel on a robot's network leaves part of the GPU idle in its last wave, and a step of a small LSTM half of it; a second
-network fills the rest. The results are those of the operations one after the other, to the bit.
+A kernel on a robot's network leaves part of the GPU idle in its last wave, and a step of a small LSTM half of it; a
+second network fills the rest. The results are those of the operations one after the other, to the bit.
 
 `execution.beside` puts `side_by_side` into compiled programs. Memory that a stream frees is used again by that stream
 alone, and only after it has waited for the main one, so nothing is overwritten while it is read.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 MOST_ROWS = 65536
-"""With more rows than this each operation fills the GPU, and two would share its cache: one after the other is faster."""
+"""Of more rows than this an operation fills the GPU, and two would share its cache: one after the other is faster."""
 MOST = 4
 """How many operations run at the same time."""
 
