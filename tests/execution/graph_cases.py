@@ -41,12 +41,12 @@ def no_waiting() -> Iterator[None]:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Switch TF32 off: eager and captured code may choose other kernels."""
-    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "ieee"
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.fp32_precision = before
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def captured(function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:

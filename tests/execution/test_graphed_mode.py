@@ -127,8 +127,8 @@ def replay_trainer(mode, kind, switch=None):
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=ON_GPU) for kind in ("mlp", "lstm", "rnd", "dqn", "sac")])
 def test_graphed_training_equals_eager_training(kind):
     make = replay_trainer if kind in ("dqn", "sac") else ppo_trainer
-    before = torch.backends.cudnn.fp32_precision
-    torch.backends.cudnn.fp32_precision = "ieee"  # eager and recorded code may choose other kernels
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False  # eager and recorded code may choose other kernels
     try:
         results = {}
         for mode in ("eager", "graphed", "auto"):
@@ -138,7 +138,7 @@ def test_graphed_training_equals_eager_training(kind):
             assert switch is None or switch.on
             results[mode] = (dict(trainer.algorithm.policy.state_dict()), dict(records[-1].metrics))
     finally:
-        torch.backends.cudnn.fp32_precision = before
+        torch.backends.cudnn.allow_tf32 = before
     weights, numbers = results["eager"]
     for mode in ("graphed", "auto"):
         other_weights, other_numbers = results[mode]

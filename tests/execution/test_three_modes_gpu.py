@@ -23,10 +23,10 @@ AS_WRITTEN, COMPILED = (1e-4, 1e-5), (1e-3, 1e-4)
 
 @pytest.fixture(autouse=True)
 def full_precision():
-    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "ieee"
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     yield
-    torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.fp32_precision = before
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 @pytest.fixture
