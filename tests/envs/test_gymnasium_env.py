@@ -171,7 +171,7 @@ def test_render_and_attributes():
 
 def test_the_order_of_calls_is_checked_without_a_wrapper():
     env = GymnasiumEnv("CartPole-v1", 2, render_mode="rgb_array")
-    assert "OrderEnforcing" not in str(env.backend._block._envs[0])
+    assert not env.get_attr("spec")[0].order_enforce
     with pytest.raises(RuntimeError, match="render: the envs have no episode yet"):
         env.render()
     with pytest.raises(RuntimeError, match="step: the envs have no episode yet"):

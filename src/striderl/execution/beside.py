@@ -15,7 +15,7 @@ import hashlib
 import json
 import operator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -55,7 +55,7 @@ class SideBySide(CustomGraphPass):
 
 def _fits(node: fx.Node) -> bool:
     """Return whether a node is one of the operations, with rows few enough, whose outputs are all taken by index."""
-    name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
+    name = _name(node)
     if name not in OPERATIONS or node.kwargs or not all(user.target is operator.getitem for user in node.users):
         return False
     first = node.args[0]
@@ -84,11 +84,11 @@ def _joined_nodes(graph: fx.Graph, nodes: list[fx.Node]) -> None:
     start = 0
     for node, outputs in zip(nodes, values):
         for user in list(node.users):
-            user.args = (whole, start + user.args[1])
+            user.args = (whole, start + cast(int, user.args[1]))
         start += len(outputs)
         graph.erase_node(node)
 
 
 def _name(node: fx.Node) -> str:
-    assert isinstance(node.target, torch._ops.OpOverload)
-    return node.target.name()
+    """Return what the operation of a node is called; empty where it is a plain function."""
+    return str(node.target.name()) if isinstance(node.target, torch._ops.OpOverload) else ""  # type: ignore[no-untyped-call]
