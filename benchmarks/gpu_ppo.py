@@ -32,6 +32,7 @@ ROWS: tuple[tuple[str, GpuTask], ...] = (
     ("striderl", GpuTask(mode="fused", precision="bf16")),
     ("rsl_rl", GpuTask(mode="eager", precision="fp32")),
     ("rsl_rl", GpuTask(mode="eager")),
+    ("rsl_rl", GpuTask(mode="compiled")),
     ("striderl", GpuTask(kind="lstm", mode="eager")),
     ("striderl", GpuTask(kind="lstm", mode="graphed")),
     ("striderl", GpuTask(kind="lstm", mode="fused")),
@@ -127,8 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     new: list[Result] = []
     if not options.render_only:
         rows = [
-            (library, GpuTask(num_envs=size, mode=mode)) for size in options.sizes
-            for library, mode in (("striderl", "fused"), ("rsl_rl", "eager"))
+            (library, GpuTask(num_envs=size, mode=mode, precision=precision)) for size in options.sizes
+            for library, mode, precision in (
+                ("striderl", "fused", "tf32"), ("striderl", "fused", "bf16"), ("rsl_rl", "eager", "tf32")
+            )
         ] or ROWS  # fmt: skip
         for library, task in rows:
             if all(word in title(library, task).split() for word in options.only):

@@ -54,6 +54,8 @@ def run(task: GpuTask) -> dict[str, Any]:
         desired_kl=0.01,
         device="cuda",
     )
+    if task.mode == "compiled":
+        algorithm.compile("default")
     algorithm.train_mode()
     now = shown[0]
 

@@ -13,6 +13,7 @@ from striderl.collect.collector import Collector
 from striderl.data.actions import BoxSpec
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.vec_env import Step
+from striderl.execution.background import Switch
 from striderl.execution.modes import ExecutionConfig
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import Remember
@@ -43,7 +44,7 @@ def table_env(task: GpuTask, *, bounded: bool = False) -> TableEnv:
     return TableEnv(obs_spec, action_spec, rows)
 
 
-def make_trainer(task: GpuTask) -> Trainer:
+def make_trainer(task: GpuTask, switch: Switch | None = None) -> Trainer:
     """Return a trainer that never ends."""
     set_precision(task)
     env = table_env(task)
@@ -66,11 +67,12 @@ def make_trainer(task: GpuTask) -> Trainer:
         use_mixed_precision=task.precision == "bf16",
     )
     mode = ExecutionConfig(
-        mode="graphed" if task.mode == "fused" else task.mode, fuse=task.mode == "fused", strict=True
+        mode="graphed" if task.mode == "fused" else task.mode, fuse=task.mode in ("fused", "auto"), strict=True
     )
     algorithm = PPO(policy, settings, mode=mode)
     collector = Collector(env, algorithm.actor())
-    return Trainer(algorithm, collector, OnPolicyPlan(num_steps_per_env=task.num_steps, total_iterations=10**9))
+    plan = OnPolicyPlan(num_steps_per_env=task.num_steps, total_iterations=10**9)
+    return Trainer(algorithm, collector, plan, switch=switch)
 
 
 def run(task: GpuTask) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class GpuTask:
     precision: str = "tf32"
     """'fp32', 'tf32' or 'bf16'."""
     mode: str = "graphed"
-    """'eager', 'graphed' (recorded as it is) or 'fused' (compiled, then recorded); peers have their own."""
+    """'eager', 'graphed' (captured as it is), 'fused' (compiled, then captured) or 'auto'; rsl_rl has 'eager' and
+    'compiled', its own `torch_compile_mode`."""
     iterations: int = 20
     warmup: int = 6
 
