@@ -113,7 +113,7 @@ def to_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def record(path: Path) -> None:
-    """Write [stream, kind, begin, end] in microseconds of every kernel of one compiled iteration."""
+    """Write [kind, begin, end] in microseconds of every kernel of one compiled iteration."""
     import torch
 
     trainer = trainer_of("compiled first")
@@ -132,7 +132,7 @@ def record(path: Path) -> None:
     kernels = [each for each in events if each.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     begin = min(each["ts"] for each in kernels)
     spans = [
-        [each["args"]["stream"], kind_of(each["name"]), each["ts"] - begin, each["ts"] + each["dur"] - begin]
+        [kind_of(each["name"]), each["ts"] - begin, each["ts"] + each["dur"] - begin]
         for each in sorted(kernels, key=lambda each: float(each["ts"]))
     ]
     path.write_text(json.dumps({"device": torch.cuda.get_device_name(), "spans": spans}))
@@ -142,6 +142,17 @@ def kind_of(name: str) -> str:
     """Return what a kernel is drawn as: the last kind that fits its name, or the rest."""
     fits = [kind for kind, words in KINDS.items() if any(word and word in name for word in words)]
     return fits[-1] if fits else "the rest"
+
+
+def lanes_of(spans: list[tuple[str, float, float]]) -> list[int]:
+    """Return the first lane that is free when each kernel begins; streams of a graph are the driver's choice."""
+    free: list[float] = []
+    lanes = []
+    for _, begin, end in spans:
+        lane = next((number for number, until in enumerate(free) if until <= begin), len(free))
+        free[lane : lane + 1] = [end]
+        lanes.append(lane)
+    return lanes
 
 
 def draw(path: Path, picture: Path) -> Path:
@@ -154,7 +165,7 @@ def draw(path: Path, picture: Path) -> Path:
 
     recorded = json.loads(path.read_text())
     spans = recorded["spans"]
-    streams = sorted({stream for stream, *_ in spans}, key=lambda each: -sum(one[0] == each for one in spans))
+    lanes = lanes_of(spans)
     colors = dict(zip(KINDS, COLORS))
     length = max(end for *_, end in spans)
     figure, panels = pyplot.subplots(2, 1, figsize=(10, 5))
@@ -164,13 +175,13 @@ def draw(path: Path, picture: Path) -> Path:
         ((0.0, length), (middle, middle + 1200.0)),
         (f"One iteration of PPO on an {recorded['device']}: {length / 1e3:.1f} ms", "1.2 ms of its update"),
     ):
-        for stream, kind, begin, end in spans:
+        for lane, (kind, begin, end) in zip(lanes, spans):
             if end > low and begin < high:
                 place = (begin / 1e3, max(end - begin, (high - low) / 3000) / 1e3)
-                panel.broken_barh([place], (streams.index(stream) - 0.4, 0.8), color=colors[kind], linewidth=0)
+                panel.broken_barh([place], (lane - 0.4, 0.8), color=colors[kind], linewidth=0)
         panel.set_xlim(low / 1e3, high / 1e3)
-        panel.set_yticks(range(len(streams)), [f"stream {number}" for number in range(len(streams))])
-        panel.set_ylim(len(streams) - 0.4, -0.6)
+        panel.set_yticks(range(max(lanes) + 1), [f"{number} at a time" for number in range(1, max(lanes) + 2)])
+        panel.set_ylim(max(lanes) + 0.6, -0.6)
         panel.set_title(title, loc="left", fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("milliseconds")

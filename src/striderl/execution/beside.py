@@ -11,15 +11,13 @@ each other. See `ops.kernels.side_by_side` for what it gains.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import operator
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch._inductor.pattern_matcher import stable_topological_sort
 
 from striderl.ops.kernels.side_by_side import MOST, MOST_ROWS, OPERATIONS
@@ -50,7 +48,7 @@ class SideBySide(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Return a digest of what decides here: compiled programs are kept on disk by it."""
-        return hashlib.sha256(f"{MOST} {MOST_ROWS} {Path(__file__).read_text()}".encode()).hexdigest()
+        return MOST, MOST_ROWS, get_hash_for_files((__file__,))
 
 
 def _fits(node: fx.Node) -> bool:
