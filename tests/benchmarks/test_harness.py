@@ -18,6 +18,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import gpu_learning  # noqa: E402
 import gpu_off_policy  # noqa: E402
 import gpu_ppo  # noqa: E402
+import gpu_startup  # noqa: E402
 import harness_clock  # noqa: E402
 import harness_markdown  # noqa: E402
 import learning  # noqa: E402
@@ -184,7 +185,8 @@ def rendered(path: Path) -> str:
     if path.stem == "learning_defaults":
         return learning_trials.to_markdown(learning.load_runs(path))
     found = json.loads(path.read_text(encoding="utf-8"))
-    of_rows = {"gpu_ppo": gpu_ppo, "gpu_off_policy": gpu_off_policy, "gpu_learning": gpu_learning, "startup": startup}
+    modules = (gpu_ppo, gpu_off_policy, gpu_learning, gpu_startup, startup)
+    of_rows = {module.__name__: module for module in modules}
     if path.stem in of_rows:
         return of_rows[path.stem].to_markdown(found["rows"])
     if path.stem == "ray_scaling":
@@ -201,6 +203,13 @@ def test_the_readme_has_a_place_for_every_result():
         assert harness_markdown.splice(readme, path.stem, rendered(path)) == readme, (
             f"README.md does not show {path.name}; run the benchmark's command with --render-only"
         )
+
+
+def test_kernels_that_overlap_are_drawn_in_lanes_of_their_own():
+    spans = [("forward", 0.0, 4.0), ("forward", 1.0, 2.0), ("the rest", 2.0, 3.0), ("the rest", 4.0, 5.0)]
+    assert gpu_startup.lanes_of(spans) == [0, 1, 1, 0]
+    names = ["_layer", "_layer_backward", "void cutlass::Kernel2<s1688gemm>", "triton_poi_fused_0"]
+    assert [gpu_startup.kind_of(name) for name in names] == list(gpu_startup.KINDS)
 
 
 def test_a_speed_is_reached_when_three_iterations_in_a_row_have_it():

@@ -51,6 +51,7 @@ ALLOWED = {
         "training/experiment/run_folder.py",
         "shutil.copytree",
     ): "a copy of a run into a new folder, in which links stay links",
+    ("ops/kernels/side_by_side.py", "json.loads"): "arguments of an operation that this process has traced",
     ("execution/background.py", ".write_bytes"): "a request in the temporary folder of the process that compiles",
     ("execution/background.py", ".read_text"): "its answer, in the same folder",
     ("execution/compile_worker.py", ".open"): "a lock in the cache of programs, empty",
