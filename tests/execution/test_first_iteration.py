@@ -169,7 +169,19 @@ def test_ranks_on_a_gpu_have_a_switch_that_follows_from_the_config():
 
     assert possible("cuda", 1) and possible("cuda", 2) and possible("cuda", 2, switch_at="9")
     assert possible("cpu", 1) and not possible("cpu", 2) and possible("cpu", 2, switch_at="9")
-    assert not possible("cuda", 2, mode="graphed") and not possible("cuda", 2, switch_at="never")
+    assert not possible("cuda", 2, mode="graphed") and not possible("cpu", 1, switch_at="never")
+
+
+def test_never_keeps_functions_on_a_gpu_captured_as_written():
+    env = EnvSettings(task="pendulum", num_envs=4)
+    plan = OnPolicyPlan(total_iterations=100_000)  # long enough to gain from compiling
+    config = RunConfig(env=env, algorithm=PPOConfig(), plan=plan, device="cuda", switch_at="never")
+    assert assembly.may_switch(config, Ranks())  # without a switch they would be compiled at once
+    switch = Switch(None)
+    assembly.set_switch(switch, config, None, 100_000)
+    for iteration in (0, 1, 50_000):
+        switch.before_iteration(iteration)
+    assert switch.captures and not switch.on
 
 
 def test_in_ranks_only_collection_gains_from_compiling():

@@ -184,10 +184,12 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 def may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
     """Return whether functions of a run may change to compiled ones, on a GPU after they were captured as written."""
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
-    auto = config.mode == "auto" and own in ("", "auto") and config.switch_at != "never"
+    on_gpu = torch.device(config.device).type == "cuda"
+    # with 'never' functions on a GPU stay captured as written; without a switch they would be compiled at once
+    auto = config.mode == "auto" and own in ("", "auto") and (on_gpu or config.switch_at != "never")
     # on the CPU in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an
     # ending process; on a GPU what is compiled there, collection, has no sums over processes
-    possible = torch.device(config.device).type == "cuda" or config.switch_at != "auto"
+    possible = on_gpu or config.switch_at != "auto"
     return auto and (ranks.world_size == 1 or possible) and not config.workers.kind
 
 
@@ -196,6 +198,9 @@ def set_switch(
 ) -> None:
     """Decide from the config when compiled programs take over; a short run, or one with memory, stays eager."""
     on_gpu = torch.device(config.device).type == "cuda"
+    if config.switch_at == "never":
+        switch.given_up = "switch_at is 'never'"
+        return
     if config.switch_at == "ready":
         switch.at = 1 if on_gpu else None
         return
