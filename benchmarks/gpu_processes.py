@@ -3,8 +3,8 @@
     python benchmarks/gpu_processes.py [--envs 4096] [--processes 0 1 2 4 8]
 
 The stand-in keeps a core busy for 2 ms and 4 µs per env in every step, as a simulator does whose Python and kernel
-launches limit it; its tensors are ready on the GPU. 0 processes: the same env in the trainer. Prints, and writes nothing;
-what was seen is in gpu_log.md.
+launches limit it; its tensors are ready on the GPU. 0 processes: the same env in the trainer. It writes nothing; what
+was seen is in gpu_log.md.
 """
 
 from __future__ import annotations
