@@ -92,16 +92,16 @@ def test_a_run_that_is_resumed_before_or_after_the_switch_has_the_same_bits(prog
     assert other.switch.at == 3
 
 
-def kill_at(place, monkeypatch):
-    """End this process by SIGKILL at a place of the switch, as often as it comes there."""
+def kill_at(place):
+    """Let this process, which is a program of its own, end by SIGKILL when it comes to a place of the switch."""
 
     def killed(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
     if place == "requested":  # one function is traced and sent to the compiler, the other is not
-        monkeypatch.setattr(ProgramRequest, "start", killed)
+        ProgramRequest.start = killed
     elif place == "waiting":  # it is iteration 3, and the compiler is at work
-        monkeypatch.setattr(ProgramRequest, "wait", killed)
+        ProgramRequest.wait = killed
     elif place == "half loaded":  # acting is a program already, the update is not
         load, loaded = background.load_program, []
 
@@ -111,44 +111,42 @@ def kill_at(place, monkeypatch):
             loaded.append(path)
             return load(path)
 
-        monkeypatch.setattr(background, "load_program", load_one)
+        background.load_program = load_one
 
 
-def drive_killed(folder, saved, place, monkeypatch):
-    """Run six iterations in a process of its own, saved after each; return its exit status."""
-    pid = os.fork()
-    if pid:
-        return os.waitpid(pid, 0)[1]
-    try:
-        if place:
-            kill_at(place, monkeypatch)
-        made, found = trainer(Switch(3, folder)), []
-        if saved.exists():
-            state, found = torch.load(saved)
-            made.load_state_dict(state)
-        while len(found) < 6:
-            found += weights(made, 1)
-            if place == "switched" and made.switch.on:
-                os.kill(os.getpid(), signal.SIGKILL)  # compiled, and not saved
-            torch.save((made.state_dict(), found), saved.with_suffix(".new"))
-            saved.with_suffix(".new").replace(saved)
-        made.close()
-    except BaseException:  # noqa: BLE001  a child must not go on as another pytest
-        os._exit(1)
-    os._exit(0)
+def drive(folder, saved, place):
+    """Run six iterations, saved after each; go on where a run before this one was killed."""
+    kill_at(place)
+    made, found = trainer(Switch(3, folder)), []
+    if saved.exists():
+        state, found = torch.load(saved)
+        made.load_state_dict(state)
+    while len(found) < 6:
+        found += weights(made, 1)
+        if place == "switched" and made.switch.on:
+            os.kill(os.getpid(), signal.SIGKILL)  # compiled, and not saved
+        torch.save((made.state_dict(), found), saved.with_suffix(".new"))
+        saved.with_suffix(".new").replace(saved)
+    made.close()
+
+
+def drive_killed(folder, saved, place):
+    """Drive in a new interpreter, since a fork of one with threads may block in torch; return its exit code."""
+    words = [str(folder), str(saved), place, str(torch.get_num_threads())]
+    return subprocess.run([sys.executable, __file__, *words], timeout=250).returncode
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["requested", "waiting", "half loaded", "switched"])
-def test_a_run_killed_in_the_middle_of_the_switch_resumes_to_the_same_bits(programs, place, tmp_path, monkeypatch):
+def test_a_run_killed_in_the_middle_of_the_switch_resumes_to_the_same_bits(programs, place, tmp_path):
     folder, found = programs
     own, saved = tmp_path / "programs", tmp_path / "state"
     shutil.copytree(folder, own)
     if place == "waiting":  # one program is still to be compiled
         max(own.glob("*.pt2")).unlink()
-    assert os.WTERMSIG(drive_killed(own, saved, place, monkeypatch)) == signal.SIGKILL
+    assert drive_killed(own, saved, place) == -signal.SIGKILL
     assert len(torch.load(saved)[1]) == {"requested": 1}.get(place, 3)  # iterations that were saved before
-    assert drive_killed(own, saved, "", monkeypatch) == 0
+    assert drive_killed(own, saved, "") == 0
     assert same(torch.load(saved)[1], found)
 
 
@@ -322,3 +320,8 @@ def test_the_key_of_a_graph_is_that_of_its_code_and_layout():
     assert graph_key(graph, [torch.zeros(3)]) == graph_key(graph, [torch.ones(3)])
     assert graph_key(graph, [torch.zeros(3)]) != graph_key(graph, [torch.zeros(4)])
     assert graph_key(graph, [torch.zeros(3, 2)]) != graph_key(graph, [torch.zeros(2, 3).T])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[4]))
+    drive(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
