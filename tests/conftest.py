@@ -2,6 +2,7 @@
 
     found       one torch thread, random numbers of one fixed seed, signals at their defaults, hypothesis profiles
     guarded     torch's modes, environment variables, working folder, signal handlers, logging, paths, gym's registry
+                and ours
     the tree    nothing in the repository is written; in CI a changed file fails the run
 
 The order of the tests is random (pytest-randomly; the seed is printed first and last, `--randomly-seed=N` repeats it).
@@ -208,6 +209,21 @@ def _set_registry(before: set[str]) -> None:
         del gymnasium.registry[name]
 
 
+def _registered() -> dict[str, dict[str, Any]]:
+    """Return the parts that were registered in this process, by kind."""
+    from striderl.data import registry
+
+    return {each.kind: dict(each.registered) for each in vars(registry).values() if isinstance(each, registry.Registry)}
+
+
+def _set_registered(before: dict[str, dict[str, Any]]) -> None:
+    from striderl.data import registry
+
+    for each in vars(registry).values():
+        if isinstance(each, registry.Registry):
+            each.registered = before[each.kind]
+
+
 CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD})
 """The signals whose handlers are guarded; torch's DataLoader keeps one for SIGCHLD."""
 OTHERS = (
@@ -241,6 +257,8 @@ def global_state() -> dict[str, tuple[Any, Callable[[Any], object]]]:
     }
     if "gymnasium" in sys.modules:
         state["gymnasium's registry"] = (set(sys.modules["gymnasium"].registry), _set_registry)
+    if "striderl.data.registry" in sys.modules:
+        state["striderl's registries"] = (_registered(), _set_registered)
     return state
 
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 PLANTED = """
 import logging, os, random, signal, sys
 import gymnasium, numpy, pytest, torch
+import striderl.data.registry
 
 LEAKS = {
     "gradient mode": lambda: torch.set_grad_enabled(False),
@@ -28,6 +29,7 @@ LEAKS = {
     "logging.disable": lambda: logging.disable(logging.ERROR),
     "sys.path": lambda: sys.path.insert(0, "/planted"),
     "gymnasium's registry": lambda: gymnasium.register("Planted-v0", entry_point=object),
+    "striderl's registries": lambda: striderl.data.registry.ENVS.register("planted", object),
 }
 
 @pytest.mark.parametrize("name", LEAKS)
@@ -103,10 +105,11 @@ def test_leaks_and_written_files_are_named_and_numbers_do_not_depend_on_the_orde
         "logging.disable",
         "sys.path",
         "gymnasium's registry",
+        "striderl's registries",
     ):
         assert f"ERROR tests/test_planted.py::test_leak[{name}]" in done.stdout, done.stdout
     # each leak fails one test: what leaked was put back, for the others and for the shared fixtures
-    assert "15 passed, 1 deselected, 10 errors" in done.stdout and done.stdout.count("left the process changed") >= 10
+    assert "16 passed, 1 deselected, 11 errors" in done.stdout and done.stdout.count("left the process changed") >= 11
     assert "PLANTED: None became '1'" in done.stdout
     assert "order of the tests: --randomly-seed=5" in done.stdout
     assert "is new" not in done.stdout and "was written" not in done.stdout

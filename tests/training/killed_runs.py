@@ -32,6 +32,7 @@ from run_cases import final_state, folder_at, take_signals, tiny
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.collect.group import EnvGroup
+from striderl.envs.workers.parent_watchdog import hold_on_to_parent
 from striderl.training.callbacks.chain import CallbackList
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_folder import RunFolder
@@ -119,11 +120,13 @@ def fork(work: Callable[[], int]) -> int:
     """Start a process that does the work and leaves with its exit code; nothing of the parent's is cleaned up in it."""
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     child = os.fork()
     if child:
         return child
     code = 99
     try:
+        hold_on_to_parent(parent)  # a test that times out leaves nobody behind who would keep the suite from ending
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         torch.set_num_threads(1)
         take_signals()
