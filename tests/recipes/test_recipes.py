@@ -1,9 +1,10 @@
-"""Every recipe builds and learns for two small iterations; the table says where each one is."""
+"""Every recipe builds, learns for four small iterations and is compiled after two; the table says where each one is."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from striderl.collect.actors.base import RandomActor
 from striderl.data.registry import ALGORITHMS
 from striderl.datasets.offline import save_dataset
 from striderl.envs.tasks import TASKS, make
+from striderl.execution import joint_program, traced
+from striderl.execution.background import ProgramRequest
 from striderl.recipes.offline import record_steps
 from striderl.recipes.quadruped import quadruped_demo, quadruped_teacher
 from striderl.recipes.table import RECIPES, algorithms_for, recipe, task_names
@@ -21,6 +24,15 @@ from striderl.training.experiment.run_config import EvaluationSettings, LoggingS
 from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.plans import OfflinePlan, OffPolicyPlan
 
+CHOICES = ("c51", "qrdqn", "iqn", "rainbow", "r2d2", "discrete_sac")
+REAL_VALUED = ("a2c", "reinforce", "impala", "ddpg", "recurrent_sac", "redq", "tqc", "crossq", "fast_td3", "fast_sac")
+GENERAL = [
+    ("gymnasium:CartPole-v1", "ppo"),
+    *(("cartpole", name) for name in CHOICES),
+    *(("pendulum", name) for name in REAL_VALUED),
+]
+"""Pairs without a recipe of their own."""
+
 
 @pytest.fixture(autouse=True)
 def threads():
@@ -28,6 +40,28 @@ def threads():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """Count runs of programs. None is compiled: a program is the traced graph, and each result is compared."""
+    counts = {"runs": 0}
+
+    def start(request, graph, inputs):
+        request._path, request.graph = Path(os.devnull), graph
+
+    def loaded(request):
+        def run(inputs):
+            counts["runs"] += 1
+            return request.graph(*inputs)
+
+        return run
+
+    monkeypatch.setattr(ProgramRequest, "start", start)
+    monkeypatch.setattr(ProgramRequest, "_loaded", loaded)
+    for module in (traced, joint_program):
+        monkeypatch.setattr(module, "is_due", lambda number: True)
+    return counts
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +76,7 @@ def datasets(tmp_path_factory):
 
 
 def small(config):
-    """The same networks and settings on few envs, two short rollouts, and one evaluation of one step's episodes."""
+    """The same networks and settings on few envs, four short rollouts, and one evaluation of one step's episodes."""
     algorithm = config.algorithm
     if hasattr(algorithm, "num_mini_batches"):
         algorithm = replace(algorithm, num_learning_epochs=1, num_mini_batches=2)
@@ -60,16 +94,16 @@ def small(config):
         stop=replace(config.stop, metric=""),
         logging=LoggingSettings(console="off"),
         num_threads=1,
-        mode=config.mode if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else "eager",  # C++ takes half a minute
+        switch_at="2",
     )
 
 
 def short(plan):
     if isinstance(plan, OfflinePlan):
-        return replace(plan, num_updates_per_iteration=2, total_iterations=2, batch_size=4)
+        return replace(plan, num_updates_per_iteration=2, total_iterations=4, batch_size=4)
     if isinstance(plan, OffPolicyPlan):
-        return replace(plan, num_steps_per_env=4, total_steps=0, total_iterations=2, learning_starts=8, batch_size=4)
-    return replace(plan, num_steps_per_env=4, total_steps=0, total_iterations=2, warmup_steps=1)
+        return replace(plan, num_steps_per_env=4, total_steps=0, total_iterations=4, learning_starts=8, batch_size=4)
+    return replace(plan, num_steps_per_env=4, total_steps=0, total_iterations=4, warmup_steps=1)
 
 
 def trained_teacher(path):
@@ -81,8 +115,8 @@ def trained_teacher(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", [*RECIPES, ("gymnasium:CartPole-v1", "ppo")], ids="-".join)
-def test_every_recipe_trains(key, tmp_path, datasets):
+@pytest.mark.parametrize("key", [*RECIPES, *GENERAL], ids="-".join)
+def test_every_recipe_trains_and_is_compiled(key, tmp_path, datasets, programs, caplog):
     config = recipe(*key)
     if isinstance(config.plan, OfflinePlan):
         config = replace(config, dataset=str(datasets / key[0]))
@@ -93,7 +127,8 @@ def test_every_recipe_trains(key, tmp_path, datasets):
     run = Run(config, RunFolder(tmp_path))
     before = [parameter.clone() for parameter in run.learner.policy.parameters()]
     outcome = run.drive()
-    assert outcome.record is not None and outcome.record.iteration == 2
+    assert outcome.record is not None and outcome.record.iteration == 4
+    assert programs["runs"] and not [each for each in caplog.messages if "strict=True" in each]
     assert "evaluate/return_mean" in outcome.record.metrics
     after = list(run.learner.policy.parameters())
     assert any(not torch.equal(one, two) for one, two in zip(before, after))

@@ -73,7 +73,8 @@ class EmpiricalNormalization(nn.Module):
         """Return `forward(x)` for real numbers on the CPU; mean and std are cast again only after they have changed."""
         statistics = self.statistics
         now = (statistics.mean, statistics.m2, statistics.count)
-        if now[0].is_inference():  # has no version
+        # a tensor of inference mode has no version; a tracer's stand-in must find the buffers: what is kept is replaced
+        if now[0].is_inference() or type(x) is not Tensor:
             return self.forward(x)
         versions = (now[0]._version, now[1]._version, now[2]._version)
         kept = self._kept

@@ -140,7 +140,6 @@ def half_cheetah_sac() -> RunConfig[SACConfig, OffPolicyPlan]:
         checkpoints=CheckpointSettings(every=50),
         logging=LoggingSettings(console_every=5),
         num_threads=1,
-        mode="compiled",
     )
 
 
