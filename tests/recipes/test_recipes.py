@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +12,7 @@ from striderl.collect.actors.base import RandomActor
 from striderl.data.registry import ALGORITHMS
 from striderl.datasets.offline import save_dataset
 from striderl.envs.tasks import TASKS, make
-from striderl.execution import joint_program, traced
-from striderl.execution.background import ProgramRequest
+from striderl.execution import background, joint_program, traced
 from striderl.recipes.offline import record_steps
 from striderl.recipes.quadruped import quadruped_demo, quadruped_teacher
 from striderl.recipes.table import RECIPES, algorithms_for, recipe, task_names
@@ -42,26 +39,43 @@ def threads():
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def programs(monkeypatch):
-    """Count runs of programs. None is compiled: a program is the traced graph, and each result is compared."""
-    counts = {"runs": 0}
+class NoCompiler:
+    """Stands in for the compiler's process: the traced graph itself is the program."""
 
-    def start(request, graph, inputs):
-        request._path, request.graph = Path(os.devnull), graph
+    alive = True
 
-    def loaded(request):
+    def __init__(self):
+        self.graphs = {}
+        self.num_runs = 0
+
+    def compile(self, graph, inputs, path):
+        self.graphs[path] = graph
+        path.touch()
+        return path.with_suffix(".error")
+
+    def load(self, path):
         def run(inputs):
-            counts["runs"] += 1
-            return request.graph(*inputs)
+            self.num_runs += 1
+            return self.graphs[path](*inputs)
 
         return run
 
-    monkeypatch.setattr(ProgramRequest, "start", start)
-    monkeypatch.setattr(ProgramRequest, "_loaded", loaded)
+    def close(self):
+        """End nothing."""
+
+
+@pytest.fixture
+def programs(monkeypatch, tmp_path):
+    """Compile nothing: a program is the traced graph, its runs are counted and each result is compared."""
+    compiler = NoCompiler()
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setattr(background, "CompileWorker", lambda: compiler)
+    monkeypatch.setattr(background, "cache_folder", lambda: folder)
+    monkeypatch.setattr(background, "load_program", compiler.load)
     for module in (traced, joint_program):
         monkeypatch.setattr(module, "is_due", lambda number: True)
-    return counts
+    return compiler
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +142,7 @@ def test_every_recipe_trains_and_is_compiled(key, tmp_path, datasets, programs, 
     before = [parameter.clone() for parameter in run.learner.policy.parameters()]
     outcome = run.drive()
     assert outcome.record is not None and outcome.record.iteration == 4
-    assert programs["runs"] and not [each for each in caplog.messages if "strict=True" in each]
+    assert programs.num_runs and not [each for each in caplog.messages if "strict=True" in each]
     assert "evaluate/return_mean" in outcome.record.metrics
     after = list(run.learner.policy.parameters())
     assert any(not torch.equal(one, two) for one, two in zip(before, after))
