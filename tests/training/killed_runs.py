@@ -9,6 +9,8 @@ The board is written by the child and read by the parent after the child is gone
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import json
 import mmap
 import os
@@ -17,6 +19,7 @@ import shutil
 import signal
 import struct
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -126,6 +129,7 @@ def fork(work: Callable[[], int]) -> int:
         return child
     code = 99
     try:
+        gc.freeze()  # what earlier tests left is never finalised here: it may wait for threads that a fork has not got
         hold_on_to_parent(parent)  # a test that times out leaves nobody behind who would keep the suite from ending
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         torch.set_num_threads(1)
@@ -384,21 +388,26 @@ BUGS: dict[str, Callable[[], Any]] = {
 # -- answers of children -----------------------------------------------------------------------------------------------
 
 
-def answer(work: Callable[[], Any], seconds: float = 60.0) -> Any:
+def answer(work: Callable[[], Any], seconds: float = 120.0) -> Any:
     """Return what a function returns in a process of its own: plain data."""
     reader, writer = os.pipe()
+    stacks = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the function)
 
     def telling() -> int:
         os.close(reader)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=stacks)
         with os.fdopen(writer, "w") as pipe:
             json.dump(work(), pipe)
+        faulthandler.cancel_dump_traceback_later()
         return 0
 
     child = fork(telling)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        told = pipe.read()
+        told = pipe.read()  # ends with the child, at the latest when its time is up
     code = wait(child, seconds)
     if code != 0 or not told:
-        raise RuntimeError(f"a child of the harness ended with {code}")
+        stacks.seek(0)
+        where = stacks.read().decode()
+        raise RuntimeError(f"a child of the harness ended with {code}; where it hung: {where or 'it did not'}")
     return json.loads(told)
