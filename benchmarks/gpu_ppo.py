@@ -83,8 +83,9 @@ def to_markdown(results: Sequence[Result]) -> str:
         "| library | network | mode | precision | envs x steps | rollout ms | returns ms | update ms | first update s "
         "| peak MiB |\n| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     )
-    dates = sorted({each["date"] for each in results})
-    conditions = f"{dates[0]} to {dates[-1]}; {good[0]['device']}; {', '.join(sorted(versions))}."
+    dates = sorted(each["date"] for each in results)
+    when = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+    conditions = f"{when}; {good[0]['device']}; {', '.join(sorted(versions))}."
     return "\n\n".join([conditions, "\n".join([head, *map(_row, results)])]) + "\n"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,3 +127,14 @@ def test_tensors_do_not_overlap() -> None:
     for number, tensor in enumerate(found.values(), 1):
         tensor.fill_(number)
     assert found["a"].unique().tolist() == [1.0] and found["b"].all() and found["c"].unique().tolist() == [3]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_envs_of_one_gpu_share_its_memory_and_release_it_before_it_is_freed() -> None:
+    program = Path(__file__).parents[2] / "benchmarks" / "gpu_processes.py"
+    command = [sys.executable, str(program), "--envs", "64", "--processes", "2", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ms per step of 64 envs") == 2
+    assert "Producer process has been terminated" not in done.stderr  # torch's words for memory that is freed too early

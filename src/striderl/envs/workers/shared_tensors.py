@@ -4,7 +4,7 @@
 
     trainer    shared = SharedMemory.allocate(num_bytes(specs, 4096), "cuda:0")
                tensors_in(shared.memory, specs, 4096)["reward"]                     [4096]
-                        │ handle and files, over the wire
+                        │ handle() and files, over the wire
     worker     shared = SharedMemory.attach(handle, files)
                tensors_in(shared.memory, specs, 4096)["reward"][1024:2048]          the same bytes
 
@@ -32,8 +32,6 @@ class SharedMemory(NamedTuple):
 
     memory: Tensor
     """uint8, all of it."""
-    handle: bytes
-    """What another process needs to attach, besides the files."""
     files: list[int]
     """Descriptors to send along; empty on a GPU."""
 
@@ -42,22 +40,27 @@ class SharedMemory(NamedTuple):
         """Reserve zeros on a device."""
         if device.type == "cpu":
             descriptor = anonymous_file(size)
-            return cls(torch.from_numpy(mapped(descriptor, size)), pack(size), [descriptor])
+            return cls(torch.from_numpy(mapped(descriptor, size)), [descriptor])
         if device.type != "cuda":
             raise ValueError(f"tensors are shared between processes on 'cpu' and 'cuda', found {str(device)!r}")
+        return cls(torch.zeros(size, dtype=torch.uint8, device=device), [])
+
+    def handle(self) -> bytes:
+        """Return what one process needs to attach, besides the files; each wants its own: torch counts releases."""
+        if self.files:
+            return pack(self.memory.numel())
         from torch.multiprocessing.reductions import reduce_tensor
 
-        memory = torch.zeros(size, dtype=torch.uint8, device=device)
-        return cls(memory, pack(reduce_tensor(memory)), [])  # type: ignore[no-untyped-call]
+        return pack(reduce_tensor(self.memory))  # type: ignore[no-untyped-call]
 
     @classmethod
     def attach(cls, handle: bytes, files: Sequence[int]) -> SharedMemory:
         """Return the memory that another process has allocated."""
         content = unpack(handle)
         if files:
-            return cls(torch.from_numpy(mapped(files[0], content)), handle, list(files))
+            return cls(torch.from_numpy(mapped(files[0], content)), list(files))
         rebuild, arguments = content
-        return cls(rebuild(*arguments), handle, [])
+        return cls(rebuild(*arguments), [])
 
 
 def num_bytes(specs: Mapping[str, TensorSpec], num_envs: int) -> int:

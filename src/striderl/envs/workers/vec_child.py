@@ -112,6 +112,7 @@ class VecWorker(Worker):
 
     def __init__(self, channel: Channel, control: Array) -> None:
         super().__init__(channel, control)
+        self._rows: dict[str, Tensor] = {}
         self._commands: dict[bytes, Callable[[Packet], Packet]] = {
             b"b": self._bind,
             b"r": self._reset,
@@ -138,11 +139,8 @@ class VecWorker(Worker):
 
     def _bind(self, packet: Packet) -> Packet:
         handle, num_envs, start, stop = unpack(packet.body)
-        self._shared = SharedMemory.attach(handle, packet.files)
-        whole = tensors_in(self._shared.memory, facts_of(self._env).tensors(), num_envs)
+        whole = tensors_in(SharedMemory.attach(handle, packet.files).memory, facts_of(self._env).tensors(), num_envs)
         self._rows = {name: tensor[start:stop] for name, tensor in whole.items()}
-        self._obs, self._final_obs = named(self._rows, "obs"), named(self._rows, "final_obs")
-        self._infos, self._actions = named(self._rows, "info"), named(self._rows, "action")
         return DONE
 
     def _enter(self, phase: str) -> None:
@@ -150,11 +148,11 @@ class VecWorker(Worker):
         self._control[0], self._control[1] = PHASES.index(phase), -1
 
     def _leave(self) -> None:
-        wait_for_device(self._shared.memory.device)
+        wait_for_device(self._rows["reward"].device)
         self._control[0] = 0
 
     def _write_obs(self, obs: Obs) -> None:
-        for name, rows in self._obs.items():
+        for name, rows in named(self._rows, "obs").items():
             rows.copy_(obs[name])
         self._rows["episode_length"].copy_(self._env.episode_length_buf)
 
@@ -167,16 +165,16 @@ class VecWorker(Worker):
     def _step(self, packet: Packet) -> Packet:
         self._enter("step")
         # a copy: the env may keep its actions, and the trainer writes the next ones here
-        actions: Any = {name: rows.clone() for name, rows in self._actions.items()}
+        actions: Any = {name: rows.clone() for name, rows in named(self._rows, "action").items()}
         step = self._env.step(actions.get("", actions))
         self._write_obs(step.obs)
         self._rows["reward"].copy_(step.reward)
         self._rows["terminated"].copy_(step.terminated)
         self._rows["truncated"].copy_(step.truncated)
         if step.final_obs is not None:
-            for name, rows in self._final_obs.items():
+            for name, rows in named(self._rows, "final_obs").items():
                 rows.copy_(step.final_obs[name])
-        for name, rows in self._infos.items():
+        for name, rows in named(self._rows, "info").items():
             rows.copy_(step.info[name])
         log = {name: float(value) for name, value in step.info.get("log", {}).items()}
         self._leave()
@@ -218,6 +216,7 @@ class VecWorker(Worker):
 
     def _close(self) -> list[str]:
         self._enter("close")
+        self._rows.clear()  # released before the trainer, which owns the memory, frees it
         try:
             self._env.close()
         except BaseException as error:  # noqa: BLE001  (reported to the trainer; everything is released all the same)

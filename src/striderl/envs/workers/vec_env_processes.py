@@ -1,6 +1,6 @@
 """One `VecEnv` whose envs live in several processes, each with a simulator and a Python of its own.
 
-    env = make("mjlab:Mjlab-Velocity-Flat-Unitree-Go1", num_envs=4096, device="cuda", num_processes=4)
+    env = make("my_package.envs:MyEnv", num_envs=4096, device="cuda", num_processes=4)
     env = VecEnvProcesses(build, 4096, WorkerConfig(num_workers=4), device="cuda")     build(num_envs, first_env_index)
 
     rows      0 … 1023      1024 … 2047      2048 … 3071      3072 … 4095
@@ -10,10 +10,11 @@
             └─────────────┴────────────────┴────────────────┴─────────────┘
     wires      t → .         t → .            t → .            t → .           a few bytes each way per step
 
-For simulators whose Python limits them. A step takes as long as that of the slowest part: what a simulator pays per env
-is divided by the number of processes, what it pays per step is paid by all at the same time, so that more envs fit into
-a step of the same length. Observations of envs on a GPU never pass through the host. Envs whose random streams follow
-`first_env_index` (all built-in ones) give the bits of a single process with as many envs.
+For simulators whose Python takes time for each env. A step takes as long as that of the slowest part: what a simulator
+pays per env is divided by the number of processes, what it pays per step is paid by all at the same time. One that only
+starts kernels, as mjlab does, is slower in several processes: they share the GPU. Observations of envs on a GPU never
+pass through the host. Envs whose random streams follow `first_env_index` (all built-in ones) give the bits of a
+single process with as many envs.
 
 A worker that raises, dies or does not reply in time is named, as with `WorkerPool`; it is not restarted.
 """
@@ -235,7 +236,7 @@ class VecEnvProcesses(VecEnv):
         self._files, self._shared = shared.files, tensors_in(shared.memory, specs, self.num_envs)
         wait_for_device(self.device)
         for handle in self._handles:
-            body = pack((shared.handle, self.num_envs, handle.start, handle.stop))
+            body = pack((shared.handle(), self.num_envs, handle.start, handle.stop))
             handle.send("init", b"b", body, self.config.start_deadline, shared.files)
         self._replies(self._handles)
 

@@ -65,7 +65,7 @@ class EnvSettings:
     """How many envs are stepped together; 8 to 64 for small tasks, hundreds to thousands for robots."""
     num_processes: int = 0
     """Worker processes that hold the envs of the training, each a part of them; 0 steps them in the trainer's process.
-    For simulators whose Python limits them, also on one GPU, where tensors are shared by CUDA IPC."""
+    For simulators whose Python takes time for each env, also on one GPU, where tensors are shared by CUDA IPC."""
     settings: Mapping[str, Any] = field(default_factory=dict, metadata=MAY_BE_INFINITE)
     """Settings of the task by name; on the command line `--env.settings.NAME VALUE`."""
 
