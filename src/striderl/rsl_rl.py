@@ -37,7 +37,7 @@ from striderl.execution.modes import ExecutionConfig, mode_of
 from striderl.policies.settings import PolicySettings
 from striderl.policies.transfer.rsl_rl_state import ACTOR, CRITIC, RslRlLayout
 from striderl.training.distributed import Ranks, join_ranks
-from striderl.training.experiment.assembly import build_algorithm, gpu_switch, set_gpu_switch
+from striderl.training.experiment.assembly import build_algorithm, learner_switch, plan_switch
 from striderl.training.experiment.run_config import RunConfig
 from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.loops.off_policy import ReplayLearner
@@ -73,6 +73,8 @@ class RslRlAlgorithm(ClientAlgorithm):
     """What all learners here have in common: the client's loop through a collector."""
 
     rollout: HandedRollout
+    switch: Switch | None
+    """When functions change to compiled programs; None: never, or at once."""
 
     def act(self, obs: Any) -> Tensor:
         """Sample actions for the observations of all envs."""
@@ -99,19 +101,31 @@ class OnPolicyForRslRl(RslRlAlgorithm):
         ranks: Ranks,
         orders: Mapping[str, tuple[str, ...]],
         switch: Switch | None = None,
-        max_iterations: int | None = None,
+        max_iterations: int = 0,
     ) -> None:
-        """Put storage and collector around a learner for the client's env; `switch` is what it was built with."""
+        """Put storage and collector around a learner for the client's env; `switch` is what it was built with.
+
+        Without a number of iterations nothing is compiled: whether that gains time is not known.
+        """
         super().__init__(learner, orders)
+        self.switch = switch
         seed, plan = config.seed, OnPolicyPlan(num_steps_per_env=config.plan.num_steps_per_env)
         collector = Collector(env, learner.actor(), CollectorConfig(seed=seed))
         self.storage = storage_for(learner, collector, plan.num_steps_per_env)
         self.trainer = Trainer(learner, collector, plan, storage=self.storage, seed=seed, switch=switch)
-        set_gpu_switch(switch, plan, learner, max_iterations, ranks.world_size)
         self.rollout, self.ranks = HandedRollout(steps, collector), ranks
+        self._max_iterations = max_iterations
+        self._plan_switch()
         self.intrinsic_rewards: Tensor | None = None
         """The novelty of the last step, weighted; None without a reward for novelty."""
         self._manual = ManualRollout(self.trainer, self.storage)
+
+    def _plan_switch(self) -> None:
+        """Decide when compiled programs take over, counted from the present iteration."""
+        env, plan = self.rollout.collector.env, OnPolicyPlan(num_steps_per_env=self.storage.num_steps)
+        device, count = torch.device(env.device), self.ranks.world_size
+        most, first = self._max_iterations, self.trainer.iteration
+        plan_switch(self.switch, plan, env.num_envs, self.learner, most, device, count, first=first)
 
     def process_env_step(self, obs: Any, rewards: Tensor, dones: Tensor, extras: Mapping[str, Any]) -> None:
         """Store what came of the actions."""
@@ -158,6 +172,7 @@ class OnPolicyForRslRl(RslRlAlgorithm):
             self.trainer.iteration = int(state["iteration"])
             self.trainer.loop.counters.env_steps = int(state["env_steps"])
             self.trainer.loop.counters.num_updates = int(state["num_updates"])
+            self._plan_switch()
             self.rollout.begin_anew(self.trainer.seed + 1 + self.trainer.iteration)
 
 
@@ -174,7 +189,7 @@ class PPOForRslRl(OnPolicyForRslRl):
         steps, vec_env = _vec_env(env, obs, place, ranks)
         seed = _seed(config.seed)
         parts = translate(config, vec_env, env, seed, place)
-        switch = gpu_switch(execution or config.mode, place)
+        switch = learner_switch(execution or config.mode, place, ranks.world_size)
         with built_with(switch):
             learner = build_algorithm(parts.config, vec_env, ranks, parts.objects, execution)
         return cls(
@@ -206,7 +221,7 @@ class DistillationForRslRl(OnPolicyForRslRl):
         seed = _seed(cfg.get("seed"))
         config = RunnerConfig(num_steps_per_env=int(cfg["num_steps_per_env"]))
         parts = translate_distillation(cfg, config, vec_env, env, seed, place)
-        switch = gpu_switch(execution or config.mode, place)
+        switch = learner_switch(execution or config.mode, place, ranks.world_size)
         with built_with(switch):
             learner = build_algorithm(parts.student.config, vec_env, ranks, parts.student.objects, execution)
         cfg["algorithm"] |= {"rnd_cfg": None, "symmetry_cfg": None}
@@ -218,7 +233,7 @@ class DistillationForRslRl(OnPolicyForRslRl):
             ranks=ranks,
             orders=parts.orders,
             switch=switch,
-            max_iterations=cfg.get("max_iterations"),
+            max_iterations=int(cfg.get("max_iterations", 0)),
         )
         found.teacher = parts.teacher
         return found
@@ -287,11 +302,11 @@ class ReplayForRslRl(RslRlAlgorithm):
             mode=(execution or ExecutionConfig(mode="auto")).mode,
             seed=seed,
         )
-        switch = gpu_switch(context.mode, place)
+        switch = learner_switch(context.mode, place)
         with built_with(switch):
             learner = cls.algorithm_class.build(config, context)
             found = cls(learner, vec_env, steps, plan, num_steps=cfg["num_steps_per_env"], seed=seed)
-        found.compile_later(switch, cfg.get("max_iterations"))
+        found.compile_later(switch, int(cfg.get("max_iterations", 0)))
         return found
 
     def __init__(
@@ -311,19 +326,37 @@ class ReplayForRslRl(RslRlAlgorithm):
         mode = collector.mode = mode_of(learner.config.mode, device)
         self.replay = replay_for(collector, learner, int(plan["buffer_size"]), seed)
         self.rollout = HandedRollout(steps, collector)
-        self._sampling = ReplayLearner(learner, self.replay, int(plan["batch_size"]), seed, mode=mode)
+        self._batch_size = int(plan["batch_size"])
+        self._sampling = ReplayLearner(learner, self.replay, self._batch_size, seed, mode=mode)
         self._num_updates_per_iteration = int(plan["num_updates_per_round"]) * num_steps
         self._learning_starts = int(plan["learning_starts"])
-        self._switch: Switch | None = None
+        self.switch: Switch | None = None
+        self._max_iterations = 0
         self._num_steps = num_steps
         self.env_steps = self.num_updates = 0
 
-    def compile_later(self, switch: Switch | None, max_iterations: int | None) -> None:
+    def compile_later(self, switch: Switch | None, max_iterations: int) -> None:
         """Take the switch that the learner was built with, and decide when it is on."""
-        self._switch = switch
-        updates = self._num_updates_per_iteration // self._num_steps
-        plan = OffPolicyPlan(num_steps_per_env=self._num_steps, train_every=1, num_updates_per_round=updates)
-        set_gpu_switch(switch, plan, self.learner, max_iterations)
+        self.switch, self._max_iterations = switch, max_iterations
+        self._plan_switch()
+
+    def _plan_switch(self) -> None:
+        """Decide when compiled programs take over; iterations are counted from the first gradient step."""
+        env, updates = self.rollout.collector.env, self._num_updates_per_iteration // self._num_steps
+        plan = OffPolicyPlan(
+            num_steps_per_env=self._num_steps,
+            train_every=1,
+            num_updates_per_round=updates,
+            batch_size=self._batch_size,
+            learning_starts=0,
+        )
+        most, first = self._max_iterations, self._num_learned
+        plan_switch(self.switch, plan, env.num_envs, self.learner, most, torch.device(env.device), first=first)
+
+    @property
+    def _num_learned(self) -> int:
+        """How many iterations had gradient steps."""
+        return self.num_updates // self._num_updates_per_iteration
 
     def act(self, obs: Any) -> Tensor:
         """Choose actions: at random before learning starts."""
@@ -347,8 +380,8 @@ class ReplayForRslRl(RslRlAlgorithm):
             for _ in range(self._num_updates_per_iteration):
                 self.num_updates += self._sampling.step(self.num_updates)
             means = self._sampling.finish()
-        if self._switch is not None:
-            self._switch.before_iteration(self.num_updates // self._num_updates_per_iteration)
+        if self.switch is not None:
+            self.switch.before_iteration(self._num_learned)
         with _normal_tensors():
             self._keep_std()
         found = {name.removeprefix("train/"): value for name, value in means.items()}
@@ -364,8 +397,9 @@ class ReplayForRslRl(RslRlAlgorithm):
     def load_further_state(self, state: Mapping[str, Any]) -> None:
         """Continue counting; actions are the policy's, not random ones, while the replay fills."""
         self.env_steps, self.num_updates = int(state["env_steps"]), int(state["num_updates"])
-        if self._switch is not None:
-            self._switch.set_iteration(self.num_updates // self._num_updates_per_iteration)
+        if self.switch is not None:
+            self.switch.set_iteration(self._num_learned)
+            self._plan_switch()
         self.rollout.begin_anew(int(state["seed"]) + 1 + self.env_steps)
 
     def _keep_std(self) -> None:

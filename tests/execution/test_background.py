@@ -20,7 +20,7 @@ from striderl.execution import background
 from striderl.execution.background import MOST_PROGRAMS, ProgramRequest, Switch, built_with, cache_folder, graph_key
 from striderl.execution.modes import Eager, Switching, mode_of
 from striderl.policies.policy import Policy, PolicyConfig
-from striderl.training.experiment.assembly import switch_iteration
+from striderl.training.experiment.assembly import learner_switch, plan_switch, switch_iteration
 from striderl.training.plans import OfflinePlan, OffPolicyPlan, OnPolicyPlan
 from striderl.training.trainer import Trainer
 
@@ -313,6 +313,49 @@ def test_the_iteration_of_the_switch_follows_from_sizes():
     first = switch_iteration(OffPolicyPlan(num_steps_per_env=100, learning_starts=0), 1, small)
     assert switch_iteration(OffPolicyPlan(num_steps_per_env=100, learning_starts=1000), 1, small) == first + 10
     assert switch_iteration(OfflinePlan(num_updates_per_iteration=1000), 1, small) == 9
+
+
+def test_a_switch_waits_until_something_was_traced():
+    one, captured = Switch(1), Switch(1, beside=False)
+    for iteration in (0, 1, 2):
+        one.before_iteration(iteration), captured.before_iteration(iteration)
+        assert not one.on and captured.on == (iteration >= 1)
+    one.keys.add("a graph")
+    one.before_iteration(3)
+    assert one.on
+
+
+def test_a_run_that_is_resumed_with_another_setting_decides_anew():
+    def resumed(saved, chosen="auto", at=50, given_up=""):
+        switch = Switch(at)
+        switch.chosen, switch.given_up = chosen, given_up
+        switch.set_iteration(300)
+        switch.load_state_dict({"at": 50, "on": False, "given_up": "", "keys": ["a graph"], "chosen": "auto", **saved})
+        return switch.at, switch.on, switch.given_up
+
+    assert resumed({"on": True}) == (50, True, "")
+    assert resumed({"on": True}, "never", given_up="switch_at is 'never'") == (50, False, "switch_at is 'never'")
+    assert resumed({"on": True}, "400", at=400) == (400, False, "")
+    assert resumed({"chosen": "never", "given_up": "switch_at is 'never'"}) == (350, False, "")
+    # more steps than before; and no more
+    assert resumed({"given_up": background.TOO_SHORT}) == (350, False, "")
+    assert resumed({"given_up": background.TOO_SHORT}, given_up=background.TOO_SHORT)[2] == background.TOO_SHORT
+
+
+def test_loops_of_other_libraries_switch_once_counted_from_where_they_begin():
+    learner, cpu = trainer().algorithm, torch.device("cpu")
+    later = switch_iteration(PLAN, 4, learner)
+
+    def planned(switch, num_iterations, first=0):
+        plan_switch(switch, PLAN, 4, learner, num_iterations, cpu, first=first)
+        return switch.at, bool(switch.given_up)
+
+    switch = learner_switch("auto", cpu)
+    assert planned(switch, 3 * later - 1) == (later, True)
+    assert planned(switch, 3 * later) == (later, False)
+    assert planned(switch, None, first=1500) == (1500 + later, False)  # a loaded file: programs come after that
+    switch.keys.add("a graph")
+    assert planned(switch, 5) == (1500 + later, False)  # compiling has begun
 
 
 def test_the_key_of_a_graph_is_that_of_its_code_and_layout():

@@ -121,7 +121,7 @@ def test_a_resumed_run_captures_by_the_number_of_its_iteration(num_phases, anywh
 
 def test_without_a_switch_the_first_iteration_is_captured():
     assert Graphed().captures and Graphed(switch=None).compiles
-    switch = Switch(0)
+    switch = Switch(0, beside=False)
     mode = Graphed(switch=switch)
     switch.before_iteration(0)
     assert switch.on and not mode.captures and not mode.compiles  # compiled in iteration 0 it would take a minute
@@ -132,7 +132,7 @@ def test_without_a_switch_the_first_iteration_is_captured():
 def test_nothing_of_the_compiler_is_loaded_before_the_switch(monkeypatch):
     made = []
     monkeypatch.setattr(modes, "_compiled", lambda *_, **__: made.append(1) or (lambda x: x + 1))
-    mode = Graphed(switch=(switch := Switch(2)))
+    mode = Graphed(switch=(switch := Switch(2, beside=False)))
     function = mode.fuse(lambda x: x)
     for iteration, wanted in ((0, 0), (1, 0), (2, 1), (3, 1)):
         switch.before_iteration(iteration)
@@ -191,8 +191,9 @@ def test_in_ranks_only_collection_gains_from_compiling():
 
     found = []
     for num_ranks in (1, 2, 8):
-        switch = assembly.gpu_switch("auto", torch.device("cuda"))
-        assembly.set_gpu_switch(switch, OnPolicyPlan(num_steps_per_env=24), Learner(), 10_000, num_ranks)
+        device = torch.device("cuda")
+        switch = assembly.learner_switch("auto", device, num_ranks)
+        assembly.plan_switch(switch, OnPolicyPlan(num_steps_per_env=24), 4096, Learner(), 10_000, device, num_ranks)
         found.append((switch.at, bool(switch.given_up)))
     # 24 steps gain 3.6 ms of an iteration, 20 updates 20 ms; 40 s are gained back after 1,695 or 11,112 iterations
     assert found == [(211, False), (1389, True), (1389, True)]

@@ -24,7 +24,7 @@ from striderl.policies.actor_policy import ActorConfig, ActorPolicy
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Remember
 from striderl.policies.value_functions import QFunction, QFunctionConfig
-from striderl.training.experiment.assembly import gpu_switch, set_gpu_switch
+from striderl.training.experiment.assembly import learner_switch, plan_switch
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan
 from striderl.training.trainer import Trainer
 
@@ -54,7 +54,7 @@ def test_the_mode_follows_the_device(caplog):
 def test_a_run_is_captured_as_written_first_and_compiled_after_the_switch(monkeypatch):
     monkeypatch.setattr(modes, "has_triton", lambda: True)
     monkeypatch.setattr(modes, "_compiled", lambda program, backend, merged=False: lambda *inputs: "compiled")
-    switch = Switch(2)
+    switch = Switch(2, beside=False)
     with built_with(switch):
         mode, explicit = mode_of("auto", "cuda"), mode_of("graphed", "cuda")
     assert explicit.compiles and not mode.compiles and mode.fuses
@@ -82,12 +82,14 @@ def test_a_gpu_run_is_compiled_only_where_that_gains_time():
         config = PPOConfig()
 
     plan = OnPolicyPlan(num_steps_per_env=24)
-    assert gpu_switch("auto", torch.device("cpu")) is None
-    assert gpu_switch("graphed", torch.device("cuda")) is None
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert learner_switch("auto", cpu) is not None and learner_switch("auto", cpu, num_ranks=2) is None
+    assert learner_switch("auto", cuda, num_ranks=2) is not None
+    assert learner_switch("graphed", cuda) is None and learner_switch("eager", cpu) is None
     for iterations, compiles in ((300, False), (10_000, True), (None, True)):
-        switch = gpu_switch(ExecutionConfig(mode="auto"), torch.device("cuda"))
+        switch = learner_switch(ExecutionConfig(mode="auto"), cuda)
         assert switch is not None
-        set_gpu_switch(switch, plan, Learner(), iterations)
+        plan_switch(switch, plan, 4096, Learner(), iterations, cuda)
         assert bool(switch.given_up) == (not compiles) and switch.at is not None and 100 < switch.at < 500
 
 
@@ -132,7 +134,7 @@ def test_graphed_training_equals_eager_training(kind):
     try:
         results = {}
         for mode in ("eager", "graphed", "auto"):
-            switch = Switch(2) if mode == "auto" else None  # compiled in the last iteration
+            switch = Switch(2, beside=False) if mode == "auto" else None  # compiled in the last iteration
             trainer = make(mode, kind, switch)
             records = list(trainer)
             assert switch is None or switch.on

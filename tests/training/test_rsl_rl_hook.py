@@ -23,6 +23,7 @@ from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs, Override
 from striderl.policies.transfer.load import TransferError
 from striderl.policies.transfer.rsl_rl_state import NoCounterpartError, RslRlLayout
+from striderl.training.experiment import assembly
 
 MODELS = ("mlp", "lstm", "gru", "cnn")
 
@@ -244,3 +245,33 @@ def test_several_processes_share_parameters(tmp_path):
         assert process.returncode == 0, errors
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["PPO", "FastSAC"])
+def test_a_client_on_the_cpu_is_compiled_beside_training(name, monkeypatch, tmp_path):
+    monkeypatch.setattr(assembly, "switch_iteration", lambda *sizes: 3)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def learned(max_iterations: int) -> tuple[Any, list[torch.Tensor]]:
+        cfg = config()
+        if name == "FastSAC":
+            small = {"actor_hidden_dims": (16,), "critic_hidden_dims": (16,), "batch_size": 16, "learning_starts": 0}
+            cfg["algorithm"] = {
+                "class_name": "striderl.rsl_rl:FastSAC",
+                "num_updates": 1,
+                "low": -9.0,
+                "high": 9.0,
+                **small,
+            }
+        loop = loop_of({**cfg, "max_iterations": max_iterations})
+        loop.learn(6)
+        return loop.alg, [each.detach().clone() for each in loop.alg.get_policy().parameters()]
+
+    compiled, found = learned(9)
+    written, wanted = learned(8)
+    assert compiled.switch.on and compiled.switch.keys and not written.switch.keys
+    compiled.switch.close()
+    assert not all(torch.equal(*each) for each in zip(found, wanted))
+    for ours, theirs in zip(found, wanted):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from striderl.envs.classic_control.pendulum import Pendulum, PendulumConfig
 from striderl.policies.policy import PolicyConfig
 from striderl.policies.presets.encoder import EncoderActorCritic
 from striderl.policies.stages import NormalizeObs, Remember
+from striderl.training.experiment import assembly
 from striderl.training.experiment.runner_checkpoints import checkpoint_path, load_state
 from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.rsl_rl import reporting as trials
@@ -84,6 +86,25 @@ def test_the_attributes_that_scripts_read():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_long_training_on_the_cpu_is_compiled_beside_it_and_a_short_one_is_as_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(assembly, "switch_iteration", lambda *sizes: 3)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    long, short, written = (make_runner(memory=False, mode=mode) for mode in ("auto", "auto", "eager"))
+    with closing(long.trainer):
+        long.learn(3)  # less than three times the iterations before the switch
+        assert long.trainer.switch is not None and long.trainer.switch.given_up and not long.trainer.switch.keys
+        long.learn(9)
+        assert long.trainer.switch.on and long.trainer.switch.at == 6 and long.trainer.switch.keys
+    short.learn(6), short.learn(6), written.learn(12)
+    compiled, *others = (
+        [each.detach() for each in runner.alg.policy.parameters()] for runner in (long, short, written)
+    )
+    assert tree.equal(*others) and not tree.equal(compiled, others[0])
+    for ours, theirs in zip(compiled, others[0]):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
 def test_learn_twice_is_learning_once():
     one, other = make_runner(), make_runner()
     one.learn(4)

@@ -49,6 +49,8 @@ Compiled = Callable[[list[Tensor]], Sequence[Tensor]]
 
 MOST_PROGRAMS = 12
 """A run whose functions want more programs than this is not switched: its inputs have a new layout each time."""
+TOO_SHORT = "the run is too short to gain from compiling"
+"""Why a short run is not switched; one that is resumed with more steps may be."""
 _PAUSE = 0.05
 
 
@@ -68,15 +70,24 @@ class Switch:
     """Decides when the functions of a run change to compiled programs, and has them compiled until then."""
 
     def __init__(
-        self, at: int | None, folder: Path | None = None, everywhere: Callable[[bool], bool] | None = None
+        self,
+        at: int | None,
+        folder: Path | None = None,
+        everywhere: Callable[[bool], bool] | None = None,
+        *,
+        beside: bool = True,
     ) -> None:
         """Switch before iteration `at`, or with None as soon as all programs are ready; `folder` is that of programs.
 
         Nothing is traced in the first iteration, and nothing is started before something was traced. Of processes that
         learn together `everywhere` returns whether all of them say yes: they switch together, or not at all.
+        beside: programs are compiled beside training, from functions that are traced for it; on a GPU they are not.
         """
         self.at = at
+        self.chosen = ""
+        """The setting that decides; a resumed run with another one decides anew."""
         self._everywhere = everywhere or (lambda flag: flag)
+        self._beside = beside
         self.strict = False
         """Raise where a function cannot be compiled."""
         self.on = False
@@ -87,6 +98,7 @@ class Switch:
         """Why there will be no switch; empty while there may be one."""
         self.keys: set[str] = set()
         """The graphs that are compiled at the switch."""
+        self._iteration = 0
         self._tracing = False
         self._too_many = False
         self._requests: dict[str, ProgramRequest] = {}
@@ -115,24 +127,26 @@ class Switch:
         self.set_iteration(iteration)
         if self.on or self.given_up:
             return
-        if not self._everywhere(not self._too_many):
+        if self._beside and not self._everywhere(not self._too_many):
             self._give_up(f"its functions have inputs in more than {MOST_PROGRAMS} layouts")
             return
-        if self.at is None:
-            due = bool(self._requests) and all(each.is_done for each in self._requests.values())
-            due = self._everywhere(due)
-        else:
-            due = iteration >= self.at
-        if due:
+        if self._is_due(iteration):
             for each in self._requests.values():
                 each.wait()
             self.on = True
             _log.info("from iteration %d on, functions are compiled", iteration)
         self._tracing = iteration >= 1
 
+    def _is_due(self, iteration: int) -> bool:
+        if not self._beside:
+            return self.at is not None and iteration >= self.at
+        if self.at is None:
+            return self._everywhere(bool(self._requests) and all(each.is_done for each in self._requests.values()))
+        return iteration >= self.at and self._everywhere(bool(self.keys))  # what was not traced cannot be compiled
+
     def set_iteration(self, iteration: int) -> None:
         """Set the number of the iteration under way, also of a run that is resumed in the middle of one."""
-        self.captures = iteration >= 1
+        self._iteration, self.captures = iteration, iteration >= 1
 
     def worker(self) -> CompileWorker:
         """Return the process that compiles; it is started when it is first needed."""
@@ -155,10 +169,16 @@ class Switch:
 
     def state_dict(self) -> dict[str, Any]:
         """Return when the switch comes or whether it is over, and what is compiled."""
-        return {"at": self.at, "on": self.on, "given_up": self.given_up, "keys": sorted(self.keys)}
+        keys = sorted(self.keys)
+        return {"at": self.at, "on": self.on, "given_up": self.given_up, "keys": keys, "chosen": self.chosen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the programs of a saved run."""
+        """Go on with the programs of a saved run; one whose settings were changed decides anew, from here on."""
+        longer = state["given_up"] == TOO_SHORT and not self.given_up
+        if state.get("chosen", self.chosen) != self.chosen or longer:
+            if self.chosen == "auto" and self.at is not None:
+                self.at += self._iteration
+            return
         self.at = None if state["at"] is None else int(state["at"])
         self.on, self.given_up = bool(state["on"]), str(state["given_up"])
         self.keys = {str(key) for key in state["keys"]}

@@ -12,6 +12,7 @@ term or loop is special-cased by its class.
 from __future__ import annotations
 
 import glob
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ from striderl.data.naming import unknown
 from striderl.datasets.offline import load_dataset
 from striderl.envs.tasks import make
 from striderl.envs.vec_env import VecEnv
-from striderl.execution.background import Switch, built_with
+from striderl.execution.background import TOO_SHORT, Switch, built_with
 from striderl.execution.modes import ExecutionConfig
 from striderl.ops.moments import pooled
 from striderl.policies.actor_policy import ActorPolicy
@@ -56,6 +57,8 @@ from striderl.training.experiment.run_config import RunConfig
 from striderl.training.plans import OffPolicyPlan, OnPolicyPlan, Plan
 from striderl.training.protocols import ReplayAlgorithm
 from striderl.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,11 @@ def build_learner(
     """
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
-    switch = Switch(None, everywhere=ranks.everywhere) if may_switch(config, ranks) else None
+    switch = None
+    if may_switch(config, ranks):
+        switch = Switch(None, everywhere=ranks.everywhere, beside=torch.device(config.device).type == "cpu")
+    elif config.switch_at not in ("auto", "never"):
+        _log.warning("switch_at=%r has no effect: %s", config.switch_at, _why_no_switch(config))
     with built_with(switch), pooled(ranks.reduce):  # updaters sum their gradients over processes
         algorithm = build_algorithm(config, env, ranks, objects)
     if facts.loop == OFFLINE:
@@ -190,55 +197,69 @@ def may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
     # on the CPU in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an
     # ending process; on a GPU what is compiled there, collection, has no sums over processes
     possible = on_gpu or config.switch_at != "auto"
-    return auto and (ranks.world_size == 1 or possible) and not config.workers.kind
+    return auto and (ranks.world_size == 1 or possible) and (on_gpu or not config.workers.kind)
+
+
+def _why_no_switch(config: RunConfig[Any, Any]) -> str:
+    if config.mode == "auto" and config.workers.kind:
+        return f"workers of {config.workers.kind} collect, and functions run as written"
+    return f"it is for mode 'auto', and the mode is {getattr(config.algorithm, 'mode', '') or config.mode!r}"
 
 
 def set_switch(
     switch: Switch, config: RunConfig[Any, Any], algorithm: Any, num_iterations: int | None, num_ranks: int = 1
 ) -> None:
     """Decide from the config when compiled programs take over; a short run, or one with memory, stays eager."""
-    on_gpu = torch.device(config.device).type == "cuda"
+    device, switch.chosen = torch.device(config.device), config.switch_at
     if config.switch_at == "never":
         switch.given_up = "switch_at is 'never'"
-        return
-    if config.switch_at == "ready":
-        switch.at = 1 if on_gpu else None
-        return
-    if config.switch_at != "auto":
+    elif config.switch_at == "ready":
+        switch.at = 1 if device.type == "cuda" else None
+    elif config.switch_at != "auto":
         switch.at = int(config.switch_at)
-        return
-    if on_gpu:
-        set_gpu_switch(switch, config.plan, algorithm, num_iterations, num_ranks)
-        return
-    iteration = switch_iteration(config.plan, config.env.num_envs, algorithm, num_ranks)
-    if num_iterations is not None and num_iterations < _WORTH_IT * iteration:
-        switch.given_up = "the run is too short to gain from compiling"
-    elif algorithm.policy.state_spec():
-        switch.given_up = "recurrent networks run in kernels that compiling does not make faster"
-    switch.at = iteration
+    else:
+        plan_switch(switch, config.plan, config.env.num_envs, algorithm, num_iterations, device, num_ranks)
 
 
-def gpu_switch(mode: str | ExecutionConfig, device: torch.device) -> Switch | None:
-    """Return a switch for a learner on a GPU with mode 'auto', which is captured first and compiled later."""
+def learner_switch(mode: str | ExecutionConfig, device: torch.device, num_ranks: int = 1) -> Switch | None:
+    """Return a switch for a learner with mode 'auto' whose loop is another library's; see `may_switch`."""
     name = mode if isinstance(mode, str) else mode.mode
-    return Switch(None) if name == "auto" and device.type == "cuda" else None
+    on_gpu = device.type == "cuda"
+    return Switch(None, beside=not on_gpu) if name == "auto" and (on_gpu or num_ranks == 1) else None
 
 
-def set_gpu_switch(
-    switch: Switch | None, plan: Plan, algorithm: Any, num_iterations: int | None, num_ranks: int = 1
+def plan_switch(
+    switch: Switch | None,
+    plan: Plan,
+    num_envs: int,
+    algorithm: Any,
+    num_iterations: int | None,
+    device: torch.device,
+    num_ranks: int = 1,
+    *,
+    first: int = 0,
 ) -> None:
-    """Decide from the config when captured functions are compiled; a run that would not gain the time back is not.
+    """Decide when compiled programs take over, of so many iterations from `first` on; None is without an end.
 
-    The same in every process. Where several learn together, updates are eager, and collection alone gains.
+    A loop that would not gain the time back is not compiled, nor one with memory on the CPU. It follows from sizes
+    alone, the same in every process. Once functions are being compiled, it stays as it is.
     """
-    if switch is None:
+    if switch is None or switch.on or switch.keys:
         return
-    num_steps, num_updates, _ = _work_of(plan, 1, algorithm)
-    gained = num_steps * _GPU_STEP + (num_updates * _GPU_UPDATE if num_ranks == 1 else 0.0)
-    paid_back = math.ceil(_GPU_COMPILING / max(gained, 1e-6))
-    if num_iterations is not None and num_iterations < 2 * paid_back:
-        switch.given_up = "the run is too short to gain from compiling"
-    switch.at = max(1, paid_back // 8)
+    if device.type == "cuda":
+        # of several processes updates are eager, and collection alone gains
+        num_steps, num_updates, _ = _work_of(plan, 1, algorithm)
+        gained = num_steps * _GPU_STEP + (num_updates * _GPU_UPDATE if num_ranks == 1 else 0.0)
+        paid_back = math.ceil(_GPU_COMPILING / max(gained, 1e-6))
+        iteration, worth_it = max(1, paid_back // 8), 2 * paid_back
+    else:
+        iteration = switch_iteration(plan, num_envs, algorithm, num_ranks)
+        worth_it = _WORTH_IT * iteration
+    switch.at, switch.given_up = first + iteration, ""
+    if num_iterations is not None and num_iterations < worth_it:
+        switch.given_up = TOO_SHORT
+    elif device.type == "cpu" and algorithm.policy.state_spec():
+        switch.given_up = "recurrent networks run in kernels that compiling does not make faster"
 
 
 _GPU_STEP, _GPU_UPDATE, _GPU_COMPILING = 1.5e-4, 1e-3, 40.0

@@ -27,6 +27,7 @@ from striderl.algorithms.terms.mimic import MimicConfig
 from striderl.algorithms.terms.motion_prior import MotionPriorConfig
 from striderl.algorithms.terms.rnd import RNDConfig
 from striderl.data.naming import unknown
+from striderl.data.registry import is_reference
 from striderl.training.experiment.runner_config import (
     NEWER_RSL_RL_DEFAULTS,
     MotionSettings,
@@ -243,9 +244,9 @@ def _function(given: Any, where: str) -> Callable[..., Any]:
     """Return the function that a config names as 'package.module:function', or that it holds itself."""
     if callable(given):
         return given  # type: ignore[no-any-return]
-    module, colon, name = str(given).partition(":")
-    if not isinstance(given, str) or not colon:
+    if not isinstance(given, str) or not is_reference(given):
         raise TypeError(f"{where}: wanted a function or 'package.module:function', found {given!r}")
+    module, _, name = given.partition(":")
     found = vars(importlib.import_module(module))
     if not callable(found.get(name)):
         raise ValueError(

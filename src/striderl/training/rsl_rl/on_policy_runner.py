@@ -31,7 +31,7 @@ from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.callbacks.callback import Callback
 from striderl.training.distributed import join_ranks
-from striderl.training.experiment.assembly import build_learner, set_gpu_switch
+from striderl.training.experiment.assembly import build_learner, plan_switch
 from striderl.training.experiment.log_dir import plain_settings, write_log_dir
 from striderl.training.experiment.run_lock import FolderLock
 from striderl.training.experiment.runner_checkpoints import (
@@ -180,12 +180,27 @@ class OnPolicyRunner:
         learner = build_learner(parts.config, env, self.ranks, parts.objects)
         self.ranks.share(learner.algorithm)
         self.trainer = learner.trainer(callbacks)
-        limit, count = self.config.max_iterations, self.ranks.world_size
-        set_gpu_switch(self.trainer.switch, parts.config.plan, learner.algorithm, limit, count)
+        # on the CPU `learn` decides: a process that compiles costs more than a few steps by hand would gain
+        self._plan_switch(self.config.max_iterations if self.device.type == "cuda" else 0)
         self.alg = self._client_algorithm(learner.algorithm)
         assert isinstance(self.trainer.loop, OnPolicyLoop)
         self.storage = self.trainer.loop.storage
         self._manual = ManualRollout(self.trainer, self.storage)
+
+    def _plan_switch(self, num_iterations: int) -> None:
+        """Decide when compiled programs take over, of so many further iterations."""
+        trainer, config = self.trainer, self.run_config
+        count, first = self.ranks.world_size, trainer.iteration
+        plan_switch(
+            trainer.switch,
+            config.plan,
+            self.vec_env.num_envs,
+            trainer.algorithm,
+            num_iterations,
+            self.device,
+            count,
+            first=first,
+        )
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -203,6 +218,8 @@ class OnPolicyRunner:
         with self._locked_log_dir():
             self.train_mode()
             self.init_writer(init_at_random_ep_len)
+            if self.device.type == "cpu":
+                self._plan_switch(count)
             first, before = self.trainer.iteration, self._seconds
             for left in reversed(range(count)):
                 record = next(self.trainer)

@@ -144,7 +144,6 @@ def run_config_of(config: RunnerConfig, env: VecEnv, user_env: Any, **parts: Any
         env=EnvSettings(task=task, num_envs=env.num_envs, settings=settings),
         plan=OnPolicyPlan(num_steps_per_env=config.num_steps_per_env, warmup_steps=config.warmup_steps),
         mode=config.mode,
-        switch_at="auto" if parts["device"].startswith("cuda") else "never",
         tf32=False,  # the program around a runner sets torch's switches
         **parts,
     )
