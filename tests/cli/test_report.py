@@ -19,6 +19,7 @@ from striderl.cli.main import main
 from striderl.cli.runs import find_run
 from striderl.cli.seeing.report import page_of
 from striderl.cli.seeing.report_run import seconds_of
+from striderl.cli.terminal import UsageError
 from striderl.cli.train_flags import command_of, overridden, take
 from striderl.collect.trace import SUFFIX, EnvTrace, read_trace, write_trace
 from striderl.export.metadata import uncommitted_files
@@ -217,6 +218,17 @@ def test_the_command_of_the_page_gives_the_same_config(runs):
         usual = recipe(words[0], given["--algorithm"])
         found = overridden(usual, words[1:], prog="striderl train")
         assert found.to_dict() == RunConfig.from_json((folder / "config.json").read_text()).to_dict()
+
+
+@pytest.mark.parametrize("task", ["cartpole", "quadruped", "gymnasium:CartPole-v1"])
+def test_the_counts_of_envs_and_processes_are_flags_of_every_task(task):
+    usual = recipe(task, "ppo")
+    wanted = replace(usual, env=replace(usual.env, num_envs=6, num_processes=2))
+    words = shlex.split(command_of(wanted, usual))[5:]
+    assert words == ["--env.num-envs", "6", "--env.num-processes", "2"]
+    assert overridden(usual, words, prog="striderl train") == wanted
+    with pytest.raises((UsageError, SystemExit)):
+        overridden(usual, ["--env.processes", "2"], prog="striderl train")
 
 
 @pytest.mark.parametrize("case", ["terms", "settings", "tables", "lists", "words"])

@@ -122,7 +122,9 @@ ELSEWHERE = {
 """What other libraries call a flag, for the suggestion in the error."""
 _STEPS = SHORT["--steps"]
 _SETTING = "--env.settings."
-_GIVEN = ("num_envs", "device", "first_env_index")
+_COUNTS = ("num_envs", "num_processes")
+"""Settings of every env, whatever its task."""
+_GIVEN = ("device", "first_env_index")
 """Fields of a task's config that are not settings: the run gives them."""
 
 
@@ -280,9 +282,10 @@ def _settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 def _check_env_flags(words: list[str], task: str) -> None:
     """Raise for '--env.NAME' of an env whose settings are the arguments of its class, with the flag that is meant."""
+    counts = [f"--env.{name.replace('_', '-')}" for name in _COUNTS]
     for word in words:
         flag = word.partition("=")[0]
-        if flag.startswith("--env.") and not get_close_matches(flag, ("--env.num-envs", "--env.num_envs"), cutoff=0.85):
+        if flag.startswith("--env.") and not get_close_matches(flag.replace("_", "-"), counts, cutoff=0.85):
             raise UsageError(
                 f"there is no flag {flag}. Did you mean {_SETTING}{flag.removeprefix('--env.')}? The arguments of "
                 f"{task} are given as {_SETTING}NAME"
@@ -326,18 +329,20 @@ class _Flags:
         return configured(self._task, self.config.env.settings)
 
     def _env(self) -> tuple[type[Any], Any]:
-        """Return the flags of the env: how many, and the settings of the task."""
-        count = {"num_envs": (int, self.config.env.num_envs)}
+        """Return the flags of the env: how many, in how many processes, and the settings of the task."""
+        env = self.config.env
+        own: dict[str, tuple[Any, Any]] = {
+            name: (_described(int, _help(type(env), name)), getattr(env, name)) for name in _COUNTS
+        }
         if self._task is None:
-            kind = _extended(type(self.config.env), count, only=("num_envs",))
-            return kind, kind(num_envs=self.config.env.num_envs)
-        own: dict[str, tuple[Any, Any]] = dict(count)
+            kind = _extended(type(env), own, only=_COUNTS)
+            return kind, kind()
         for name in self._names():
             value = getattr(self._usual, name)
             if _is_table(value):
                 kind = _table(value, name)
                 own[name] = (kind, kind())
-        kind = _extended(self._task, own, only=("num_envs", *self._names()))
+        kind = _extended(self._task, own, only=(*_COUNTS, *self._names()))
         values = {name: getattr(self._usual, name) for name in self._names()}
         return kind, kind(**{**values, **{name: value for name, (_, value) in own.items()}})
 
@@ -348,7 +353,8 @@ class _Flags:
 
     def _names(self) -> list[str]:
         assert self._task is not None
-        return [each.name for each in dataclasses.fields(self._task) if each.name not in _GIVEN and each.init]
+        given = (*_COUNTS, *_GIVEN)
+        return [each.name for each in dataclasses.fields(self._task) if each.name not in given and each.init]
 
     def changed(self, found: Any) -> RunConfig[Any, Any]:
         """Return the config with the values that were parsed."""
@@ -361,7 +367,8 @@ class _Flags:
                     settings[name] = _plain(value)
         values = {each.name: getattr(found, each.name) for each in dataclasses.fields(self.config)}
         values["terms"] = {name: getattr(found.terms, key) for name, key in self._keys.items()}
-        values["env"] = replace(self.config.env, num_envs=found.env.num_envs, settings=settings)
+        counts = {name: getattr(found.env, name) for name in _COUNTS}
+        values["env"] = replace(self.config.env, **counts, settings=settings)
         return replace(self.config, **values)
 
 
@@ -384,8 +391,6 @@ def _extended(kind: type[Any], own: Mapping[str, tuple[Any, Any]], only: tuple[s
 
     The texts below the fields of the other class stay their help.
     """
-    import tyro
-
     hints = typing.get_type_hints(kind)
     parts: list[tuple[str, Any, Any]] = []
     names = [each.name for each in dataclasses.fields(kind)]
@@ -393,11 +398,16 @@ def _extended(kind: type[Any], own: Mapping[str, tuple[Any, Any]], only: tuple[s
         if only and name not in only:
             continue
         hint, default = own[name] if name in own else (hints[name], MISSING)
-        described = typing.Annotated[hint, tyro.conf.arg(help=_help(kind, name))] if _help(kind, name) else hint
-        parts.append(
-            (name, described, field() if default is MISSING else field(default_factory=partial(_same, default)))
-        )
+        shown = _described(hint, _help(kind, name))
+        parts.append((name, shown, field() if default is MISSING else field(default_factory=partial(_same, default))))
     return make_dataclass(kind.__name__, parts, frozen=True, kw_only=True)
+
+
+def _described(hint: Any, text: str) -> Any:
+    """Return an annotation with the help of its flag."""
+    import tyro
+
+    return typing.Annotated[hint, tyro.conf.arg(help=text)] if text else hint
 
 
 def _plain(value: Any) -> Any:
