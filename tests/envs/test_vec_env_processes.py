@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from part_envs import spoilt, too_few
@@ -78,8 +79,10 @@ def test_the_contract_is_kept_and_a_saved_state_goes_on(whole_and_parts: tuple[V
     assert torch.equal(torch.stack(first), torch.stack(again))
     with pytest.raises(ValueError, match="saved from 3 processes and cannot be loaded into 2; set num_processes to 3"):
         parts.load_state_dict({**state, "processes": 3})
-    with pytest.raises(ValueError, match=r"step wants actions '' \[5, 12\], found \{'': \[5, 3\]\}"):
+    with pytest.raises(ValueError, match=r"step: actions: wanted a tensor of shape \[5, 12\], found \[5, 3\]"):
         parts.step(torch.zeros(5, 3))
+    with pytest.raises(ValueError, match=r"step: actions: wanted a tensor of shape \[5, 12\], found ndarray"):
+        parts.step(np.zeros((5, 12), np.float32))
 
 
 def test_failures_are_named_and_an_env_that_raised_can_go_on() -> None:

@@ -200,9 +200,6 @@ class VecEnvProcesses(VecEnv):
         self._has_episode = False
         texts = self._group.shut_down()
         self._finalizer.detach()
-        for descriptor in getattr(self, "_files", ()):
-            os.close(descriptor)
-        self._files: list[int] = []
         for text in texts:
             warnings.warn(f"closing an env raised:\n{text}", EnvCloseWarning, stacklevel=2)
 
@@ -233,12 +230,16 @@ class VecEnvProcesses(VecEnv):
     def _share(self) -> None:
         specs = self._facts.tensors()
         shared = SharedMemory.allocate(num_bytes(specs, self.num_envs), self.device)
-        self._files, self._shared = shared.files, tensors_in(shared.memory, specs, self.num_envs)
+        self._shared = tensors_in(shared.memory, specs, self.num_envs)
         wait_for_device(self.device)
-        for handle in self._handles:
-            body = pack((shared.handle(), self.num_envs, handle.start, handle.stop))
-            handle.send("init", b"b", body, self.config.start_deadline, shared.files)
-        self._replies(self._handles)
+        try:
+            for handle in self._handles:
+                body = pack((shared.handle(), self.num_envs, handle.start, handle.stop))
+                handle.send("init", b"b", body, self.config.start_deadline, shared.files)
+            self._replies(self._handles)
+        finally:
+            for descriptor in shared.files:  # mapped by now, here and in the workers
+                os.close(descriptor)
 
     # -- exchange ------------------------------------------------------------------------------------------------------
 
@@ -277,12 +278,19 @@ class VecEnvProcesses(VecEnv):
             raise not_ready(self, closed=self._handles[0].channel is None)
 
     def _write_actions(self, actions: Actions) -> None:
-        given = {"": actions} if isinstance(actions, Tensor) else dict(actions)
-        for name, rows in vec_child.named(self._shared, "action").items():
-            if name not in given or given[name].shape != rows.shape:
-                found = {part: list(value.shape) for part, value in given.items()}
-                raise ValueError(f"step wants actions {name!r} {list(rows.shape)}, found {found}")
-            rows.copy_(given[name].detach())
+        given: Mapping[str, Any] = actions if isinstance(actions, Mapping) else {"": actions}
+        wanted = vec_child.named(self._shared, "action")
+        if given.keys() != wanted.keys():
+            found = sorted(given) if isinstance(actions, Mapping) else type(actions).__name__
+            raise ValueError(f"step: actions: wanted a dict with {sorted(wanted)}, found {found}")
+        for name, rows in wanted.items():
+            action, shown = given[name], f"step: action {name!r}" if name else "step: actions"
+            if not isinstance(action, Tensor) or action.shape != rows.shape:
+                got = list(action.shape) if isinstance(action, Tensor) else type(action).__name__
+                raise ValueError(f"{shown}: wanted a tensor of shape {list(rows.shape)}, found {got}")
+            if not rows.is_floating_point() and action.is_floating_point():
+                raise ValueError(f"{shown}: wanted whole numbers ({rows.dtype}), found {action.dtype}")
+            rows.copy_(action.detach())
 
     def _copied(self, kind: str) -> dict[str, Tensor]:
         """Return copies: an env never changes a tensor that it has returned."""
