@@ -211,17 +211,16 @@ def _set_registry(before: set[str]) -> None:
 
 def _registered() -> dict[str, dict[str, Any]]:
     """Return the parts that were registered in this process, by kind."""
-    from striderl.data import registry
+    from striderl.data.registry import REGISTRIES
 
-    return {each.kind: dict(each.registered) for each in vars(registry).values() if isinstance(each, registry.Registry)}
+    return {kind: dict(each.registered) for kind, each in REGISTRIES.items()}
 
 
 def _set_registered(before: dict[str, dict[str, Any]]) -> None:
-    from striderl.data import registry
+    from striderl.data.registry import REGISTRIES
 
-    for each in vars(registry).values():
-        if isinstance(each, registry.Registry):
-            each.registered = before[each.kind]
+    for kind, each in REGISTRIES.items():
+        each.registered = before[kind]
 
 
 CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD})

@@ -49,8 +49,8 @@ def test_the_page_of_public_names_is_that_of_the_source():
 @pytest.mark.parametrize(("name", "code"), blocks(), ids=[name for name, _ in blocks()])
 def test_every_python_block_of_the_docs_runs(name, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for kind in ("ALGORITHMS", "TERMS", "ENVS", "LOGGERS", "CALLBACKS", "NETWORKS"):
-        monkeypatch.setattr(getattr(registry, kind), "registered", {})  # what a page registers is gone afterwards
+    for each in registry.REGISTRIES.values():
+        monkeypatch.setattr(each, "registered", {})  # what a page registers is gone afterwards
     code = re.sub(r"\bsteps=\d{2,3}_000\b", "steps=4_000", code)  # as it stands, but for how long it learns
     exec(compile(code, name, "exec"), {"__name__": "__docs__"})
 

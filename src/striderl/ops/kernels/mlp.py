@@ -282,8 +282,9 @@ def mlp_gradients(
     d_x, d_weights, sums = _like_gradients(x, turned, wants_inputs)
     fed = [x, *_pieces(kept, rows, widths)]
     d_between = _pieces(torch.empty_like(kept), rows, widths)
-    d_z = d_out if linear_last else torch.empty_like(d_out)
-    run_bend(d_out, out, d_z, sums[-1], "none" if linear_last else bend)
+    d_last = d_out if linear_last else torch.empty_like(d_out)  # kept until `joined`: it is read on another stream
+    run_bend(d_out, out, d_last, sums[-1], "none" if linear_last else bend)
+    d_z = d_last
     for number in range(len(turned) - 1, -1, -1):
         with aside(x):
             _product_of_columns(d_z, fed[number], d_weights[number])
