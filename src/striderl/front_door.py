@@ -95,7 +95,7 @@ def train(
     with StopSignals() if main else nullcontext(StopSignals()) as signals:
         run = Run(config, folder, signals=signals, watchers=watchers, objects=live)
         if resume:
-            run.restore()
+            run.restore(trust=trust)
             run.trainer.go_on()
         outcome = run.drive()
     if outcome.exit_code == 130:

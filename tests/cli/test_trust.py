@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ import pytest
 from striderl.checkpoint import trust
 from striderl.checkpoint.trust import UntrustedFile, is_known, remember, require_trust
 from striderl.cli.main import main
+from striderl.collect.schedules import WorkerSettings
 from striderl.envs.tasks import modules_named
+from striderl.recipes.table import recipe
+from striderl.training.experiment.config_json import must_be_known
+from striderl.training.experiment.run_config import RunConfig
 
 pytestmark = pytest.mark.timeout(400)  # the program runs every command once or twice
 
@@ -41,6 +46,17 @@ def test_nothing_is_imported_without_trust(result):
     assert {name: case["said"] for name, case in cases.items() if case["imported"]} == {}
     wrong = ("unexpected keyword", "required positional", "has no attribute")
     assert [name for name, case in cases.items() if any(word in case["said"] for word in wrong)] == []  # really read
+
+
+@pytest.mark.slow
+def test_no_place_of_a_name_and_no_file_of_a_run_is_forgotten(result):
+    places = result["places"]
+    assert {name: case["said"] for name, case in places.items() if case["imported"]} == {}
+    named = {name: case["said"] for name, case in places.items() if "not quite" not in name}
+    assert len(named) > 30
+    assert {name: said for name, said in named.items() if "names the module 'payload_module'" not in said} == {}
+    said = " ".join(case["said"] for name, case in places.items() if "not quite" in name)
+    assert "wanted 'module:name', found 'payload_module'" in said and "wanted a function or 'package.module" in said
 
 
 @pytest.mark.slow
@@ -110,6 +126,19 @@ def test_a_record_is_of_the_content_and_for_this_user_alone(state, tmp_path):
     record.unlink()
     record.symlink_to("/etc/hostname")
     assert not is_known(content)
+
+
+def test_a_cluster_that_a_file_names_wants_trust_too(state, tmp_path):
+    config = recipe("cartpole", "impala")
+    there = WorkerSettings(kind="ray", num_workers=2, address="ray://203.0.113.9:10001")
+    content = replace(config, workers=there).to_dict()
+    with pytest.raises(UntrustedFile, match=r"names the cluster 'ray://203.0.113.9:10001'.*--trust"):
+        RunConfig.from_stored(content, tmp_path / "config.json")
+    assert RunConfig.from_stored(content, "config.json", trust=True).workers == there
+    assert RunConfig.from_stored(content, "config.json", builds_env=False).workers == there  # nothing is connected
+    here = replace(config, workers=replace(there, address="auto")).to_dict()
+    assert RunConfig.from_stored(here, "config.json").workers.address == "auto"
+    assert must_be_known(content) and not must_be_known(here)
 
 
 def test_a_record_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatch, caplog):

@@ -303,6 +303,97 @@ def reader_cases(run, files):
     }
 
 
+# -- every name in every file of a run --------------------------------------------------------------------------------
+
+
+NAMED = f"{PAYLOAD}:function"
+NOT_QUITE = (PAYLOAD, f"{PAYLOAD}:fun-ction", f"{PAYLOAD}:")
+"""Names that no part has, and that a loader which is not strict would import the module of."""
+PLACES = {
+    "env.task": TASK,
+    "algorithm_name": NAMED,
+    "terms": {NAMED: {}},
+    "terms.symmetry": {"symmetry": {"function": NAMED}},
+    "policy.network": NAMED,
+    "policy.actor": [{"stage": NAMED}],
+    "callbacks": [NAMED],
+    "logging.trackers": [NAMED],
+}
+"""Where a config can name code, and how."""
+
+
+def planted_in(content, place, value):
+    """Return a config with a name at one of these places."""
+    content = json.loads(json.dumps(content))
+    if place == "terms.symmetry":
+        place = "terms"
+    table, _, name = place.partition(".")
+    if name:
+        content[table][name] = value
+    else:
+        content[table] = value
+    return content
+
+
+def place_cases(clean, copy):
+    """A run whose config.json is harmless, with a name somewhere else: what restores and reads it."""
+    from striderl import training
+    from striderl.checkpoint import CheckpointStore
+    from striderl.cli.main import main as command
+    from striderl.training.experiment.run_folder import read_config_file
+    from striderl.training.experiment.seal import write_sealed
+
+    config = json.loads((clean / "config.json").read_text())
+
+    def by_checkpoint(hostile):
+        """Name it in the config of the checkpoint alone; its layout and seal stay."""
+        run = copy(clean)
+        store = CheckpointStore(run / "checkpoints")
+        newest = store.load("last")
+        shutil.rmtree(run / "checkpoints")
+        CheckpointStore(run / "checkpoints").save(
+            newest.state, step=newest.step, layout=newest.layout, config=hostile, seal=newest.seal
+        )
+        return run
+
+    def by_seal(hostile):
+        """Name it in what was accepted before config.json was edited."""
+        run = copy(clean)
+        write_sealed(run, "config.json", hostile)
+        (run / "config.json").write_text(json.dumps(config))
+        return run
+
+    def by_file(hostile):
+        file = copy(clean) / "given.json"
+        file.write_text(json.dumps(hostile))
+        return file
+
+    old = {name: value for name, value in config.items() if name != "schema"}
+    found = {}
+    for place, value in PLACES.items():
+        others = [{"symmetry": {"function": each}} for each in NOT_QUITE] if "symmetry" in place else []
+        for number, each in enumerate([value, *others]):
+            hostile, name = planted_in(config, place, each), f"{place}{' not quite' * (number > 0)} {number}"
+            found[f"checkpoint, load_run: {name}"] = lambda h=hostile: training.load_run(by_checkpoint(h))
+            found[f"checkpoint, resume: {name}"] = lambda h=hostile: command(["resume", str(by_checkpoint(h))])
+            found[f"seal, resume: {name}"] = lambda h=hostile: command(["resume", str(by_seal(h)), "--accept-changes"])
+            found[f"file: {name}"] = lambda h=hostile: read_config_file(by_file(h))
+    found["file, old terms"] = lambda: read_config_file(by_file({**old, "terms": [NAMED]}))
+    policy = {"class_name": "ActorCritic", "actor_hidden_dims": [4], "critic_hidden_dims": [4]}
+
+    def by_train_cfg(name):
+        run = copy(clean)
+        symmetry = {"use_data_augmentation": True, "data_augmentation_func": name}
+        train_cfg = {"policy": policy, "algorithm": {"symmetry_cfg": symmetry}, "num_steps_per_env": 4}
+        write_sealed(run, "config.json", {**config, "runner": "OnPolicyRunner", "train_cfg": train_cfg})
+        return run
+
+    for each in (NAMED, *NOT_QUITE):
+        name = f"train_cfg{' not quite' * (each != NAMED)}: {each}"
+        found[name] = lambda e=each: command(["resume", str(by_train_cfg(e))])
+    return found
+
+
 NO_FILES = {
     "collect.EpisodeStatistics.read": "reads counters in memory",
     "policies.load_misaligned_state_dict": "takes a state dict",
@@ -355,15 +446,16 @@ def main(root):
     sys.path.insert(0, str(root / "path"))
     os.environ["PAYLOAD_MARK"] = str(root / "mark")
     os.environ["XDG_STATE_HOME"] = str(root / "home")
-    assert command_line(["train", TASK, *TINY, "--runs", str(root / "runs")]) == 0
-    (made,) = next((root / "runs").iterdir()).iterdir()
+    for task, runs in ((TASK, "runs"), ("cartpole", "clean")):
+        assert command_line(["train", task, *TINY, "--runs", str(root / runs)]) == 0
+    made, clean = (next(next((root / runs).iterdir()).iterdir()) for runs in ("runs", "clean"))
     files, count = root / "files", 0
     write_files(files)
 
-    def copy():
+    def copy(run=made):
         nonlocal count
         count += 1
-        return shutil.copytree(made, root / f"copy_{count}")
+        return shutil.copytree(run, root / f"copy_{count}")
 
     def command(name, *flags):
         run = copy()
@@ -388,6 +480,7 @@ def main(root):
         "known": known,
         "readers": readers,
         "missing": missing,
+        "places": {name: imported(case) for name, case in place_cases(clean, copy).items()},
         "planted": imported(planted, copy()),
     }
 

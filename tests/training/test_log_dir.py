@@ -100,7 +100,7 @@ def test_terms_of_a_train_cfg_are_terms_of_its_run(tmp_path):
 def test_a_config_of_before_has_the_policy_and_the_env_alone(log_dir, tmp_path):
     content = json.loads((log_dir / "config.json").read_text())
     before = {name: content[name] for name in ("schema", "runner", "env", "policy", "train_cfg", "device")}
-    config = RunConfig.from_stored(before)
+    config = RunConfig.from_stored(before, "config.json")
     assert config.policy == read_run_config(log_dir).policy and config.env.task == "pendulum"
 
 

@@ -198,7 +198,7 @@ def test_a_config_of_before_modes_could_be_empty_goes_on_as_it_did(caplog):
     data = json.loads(replace(tiny("sac"), mode="compiled").to_json())
     data["algorithm"]["mode"] = "eager"  # what every such file has
     del data["schema"]
-    assert mode_of(RunConfig.from_stored(data)) == "compiled"
+    assert mode_of(RunConfig.from_stored(data, "config.json")) == "compiled"
     assert "gives way to mode='compiled'" in caplog.text
 
 

@@ -182,6 +182,26 @@ def test_a_resume_with_a_link_in_the_run_folder_is_refused_and_the_target_untouc
             read_run_config(folder.path) if name == "config.json" else read_specs(folder.path)
 
 
+@pytest.mark.parametrize("kind", ["link", "link to nowhere", "file"])
+@pytest.mark.parametrize("name", ["checkpoints", "faults", "videos", "plots", "export"])
+def test_a_folder_of_a_run_that_is_a_link_is_refused_and_the_target_untouched(tmp_path, name, kind):
+    folder = folder_at(tmp_path / "run", tiny(iterations=2))
+    victim = tmp_path / "another_run" / name
+    for number in range(40):  # more than a run keeps of anything
+        (victim / f"step_{number:012}").mkdir(parents=True)
+        (victim / f"obs_env0_step{number}.trace.npz").write_text("")
+    before = sorted(victim.iterdir())
+    path = folder.path / name
+    {
+        "link": lambda: path.symlink_to(victim),
+        "link to nowhere": lambda: path.symlink_to(tmp_path / "nowhere"),
+        "file": lambda: path.write_text("mine"),
+    }[kind]()
+    with pytest.raises(FileRefused, match=rf"{name}' is refused: it is a .*wanted a folder; move it away"):
+        Run(tiny(iterations=2), folder)
+    assert sorted(victim.iterdir()) == before and not (tmp_path / "nowhere").exists()
+
+
 @pytest.mark.slow
 def test_the_command_line_refuses_to_resume_through_a_link_in_one_sentence(tmp_path):
     assert main("cartpole", str(tmp_path / "run"), "5") == 0

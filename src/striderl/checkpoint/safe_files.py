@@ -6,7 +6,8 @@
     replace   write_bytes(path, …)  write_text(path, …)  write_json(path, …)  replacing(path)  replacing_path(path)
                                                           a reader finds the old file or the new one, on the disk
     names     member(root, name)                          a name from a file, never outside of its folder
-              check_plain(path)  check_absent(path)       nothing there, or a plain file; nothing there
+              check_plain(path)  check_folder(path)       nothing there, or a plain file; or a folder, and no link
+              check_absent(path)                          nothing there
 
 A link, a pipe, a device or a directory in the place of a file is refused, and so is a file that is larger than what is
 wanted: `FileRefused`, which names the file and the reason, and is a ValueError. Text that is not UTF-8 and JSON that is
@@ -206,6 +207,17 @@ def check_plain(path: str | Path) -> None:
         return
     if not stat.S_ISREG(mode):
         raise FileRefused(path, f"it is {_kind(mode)}, wanted a plain file; move it away")
+
+
+def check_folder(path: str | Path) -> None:
+    """Raise FileRefused where there is something that is not a folder, a link to one included."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(mode):
+        found = "a file" if stat.S_ISREG(mode) else _kind(mode)
+        raise FileRefused(path, f"it is {found}, wanted a folder; move it away")
 
 
 def check_absent(path: str | Path) -> None:

@@ -37,23 +37,28 @@ MAX_RECORDS = 10_000
 
 
 class UntrustedFile(ValueError):  # noqa: N818  (says what is wrong)
-    """A file names code that would be imported, without permission."""
+    """A file names code that would be imported, or a cluster that would be connected to, without permission."""
 
-    def __init__(self, path: str | Path, modules: Sequence[str]) -> None:
-        """Name the file and the modules."""
-        named = ", ".join(map(repr, modules))
+    def __init__(self, path: str | Path, modules: Sequence[str], addresses: Sequence[str] = ()) -> None:
+        """Name the file, the modules, and the addresses of clusters."""
+        found = [f"the module {', '.join(map(repr, modules))}, which would be imported and run"] if modules else []
+        if addresses:
+            found.append(
+                f"the cluster {', '.join(map(repr, addresses))}, whose processes would run code here and get code"
+            )
         super().__init__(
-            f"{str(path)!r} names the module {named}, which would be imported and run, and it was not made by this "
-            "user on this machine. Look at the file and at the module; --trust (trust=True in Python) lets it be "
-            "imported"
+            f"{str(path)!r} names {', and '.join(found)}, and it was not made by this user on this machine. Look at "
+            "the file and at what it names; --trust (trust=True in Python) allows it"
         )
         self.path, self.modules = Path(path), tuple(modules)
 
 
-def require_trust(path: str | Path, content: Any, modules: Sequence[str], *, trust: bool) -> None:
-    """Raise UntrustedFile for plain content of a file that names modules, unless it is trusted or made here."""
-    if modules and not trust and not is_known(content):
-        raise UntrustedFile(path, modules)
+def require_trust(
+    path: str | Path, content: Any, modules: Sequence[str], addresses: Sequence[str] = (), *, trust: bool
+) -> None:
+    """Raise UntrustedFile for content that names modules or addresses, unless it is trusted or made here."""
+    if (modules or addresses) and not trust and not is_known(content):
+        raise UntrustedFile(path, modules, addresses)
 
 
 def content_digest(content: Any) -> str:

@@ -292,13 +292,13 @@ def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks, *, 
     from striderl.training.experiment.run_config import RunConfig, read_run_config
     from striderl.training.experiment.run_folder import RunFolder
 
-    folder, accept = RunFolder(path), "--accept-changes" in words
+    folder, accept, trust = RunFolder(path), "--accept-changes" in words, "--trust" in words
 
     def settings() -> tuple[str, str, list[str]]:
         """Return the config of the folder, the one that was trained with, and what was edited in between."""
         try:
-            config = read_run_config(folder.path, trust="--trust" in words, accept_changes=accept)
-            sealed, edits = _trained_with(config, folder)
+            config = read_run_config(folder.path, trust=trust, accept_changes=accept)
+            sealed, edits = _sealed(config, folder, trust)
             return config.to_json(), sealed.to_json(), edits
         except (ValueError, OSError) as error:
             raise UsageError(message_of(error)) from error
@@ -315,7 +315,7 @@ def _resume(name: str, words: list[str], signals: StopSignals, ranks: Ranks, *, 
     config = _in_all(ranks, changed)
     _check_same_config(config, ranks)
     run = _build(config, folder, signals, ranks, accept_changes=accept)
-    _in_all(ranks, lambda: _restore(run, changed=[*edits, *_changes(before, config)]))
+    _in_all(ranks, lambda: _restore(run, [*edits, *_changes(before, config)], trust=trust))
     if edits:
         if ranks.is_main:
             say(f"{folder.path}: accepted {'; '.join(edits)}")
@@ -381,14 +381,16 @@ def _resume_runner(path: str, words: list[str], signals: StopSignals, ranks: Ran
     return 0
 
 
-def _trained_with(config: RunConfig[Any, Any], folder: RunFolder) -> tuple[RunConfig[Any, Any], list[str]]:
+def _sealed(config: RunConfig[Any, Any], folder: RunFolder, trust: bool) -> tuple[RunConfig[Any, Any], list[str]]:
     """Return the last accepted config, and later edits of the file, as 'was → is'."""
     from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
-    from striderl.training.experiment.seal import accepted_content, changes
+    from striderl.training.experiment.seal import SEAL_FILE, accepted_content, changes
 
     edits = changes(folder.path, CONFIG_FILE)
     accepted = accepted_content(folder.path, CONFIG_FILE) if edits else None
-    return (config if accepted is None else RunConfig.from_stored(accepted)), edits
+    if accepted is not None:
+        config = RunConfig.from_stored(accepted, folder.path / SEAL_FILE, trust=trust, accepted=config)
+    return config, edits
 
 
 def _changes(before: RunConfig[Any, Any], config: RunConfig[Any, Any]) -> list[str]:
@@ -397,12 +399,12 @@ def _changes(before: RunConfig[Any, Any], config: RunConfig[Any, Any]) -> list[s
     return differences(before.to_dict(), config.to_dict())
 
 
-def _restore(run: Run, changed: list[str]) -> None:
+def _restore(run: Run, changed: list[str], *, trust: bool) -> None:
     """Resume from the newest checkpoint; settings that do not fit it end the command with a message."""
     from striderl.checkpoint.errors import CheckpointError
 
     try:
-        run.restore()
+        run.restore(trust=trust)
     except (CheckpointError, ValueError, KeyError, TypeError, RuntimeError, IndexError) as error:
         run.close()
         _log.debug("while restoring", exc_info=True)

@@ -109,7 +109,12 @@ def task_hint(name: str) -> str:
 
 
 def load_reference(reference: str) -> Any:
-    """Import 'module:name' and return the object; modules of the working folder are found, as by `python -m`."""
+    """Import 'module:name' and return the object; modules of the working folder are found, as by `python -m`.
+
+    Nothing else is imported: what a file may import is looked for by this form (`config_json.modules_in`).
+    """
+    if not is_reference(reference):
+        raise KeyError(f"wanted 'module:name', found {reference!r}")
     module, _, name = reference.partition(":")
     place = os.getcwd()
     added = [] if place in sys.path else [place]

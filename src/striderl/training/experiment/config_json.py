@@ -223,6 +223,29 @@ def modules_in(data: Mapping[str, Any], *, env: bool = True) -> list[str]:
     return found
 
 
+def addresses_in(data: Mapping[str, Any]) -> list[str]:
+    """Return the clusters that a run of a stored config would connect to, other than one of this machine."""
+    workers = data.get("workers")
+    address = workers.get("address") if isinstance(workers, Mapping) else ""
+    return [address] if isinstance(address, str) and address not in ("", "auto", "local") else []
+
+
+def to_be_trusted(
+    data: Mapping[str, Any], known: Mapping[str, Any], *, env: bool = True
+) -> tuple[list[str], list[str]]:
+    """Return the modules and the clusters of a stored config that a `known` one does not name."""
+    clusters = addresses_in(data) if env else []
+    return (
+        [name for name in modules_in(data, env=env) if name not in modules_in(known)],
+        [name for name in clusters if name not in addresses_in(known)],
+    )
+
+
+def must_be_known(data: Mapping[str, Any]) -> bool:
+    """Return whether a config is registered as made here, so that reading it needs no word of the user."""
+    return any(to_be_trusted(data, {}))
+
+
 def _functions(value: Any) -> Iterator[str]:
     """Yield the names of functions that reading a train_cfg imports."""
     if isinstance(value, Mapping):

@@ -144,7 +144,9 @@ def load_run(
         check_layout(checkpoint.layout, layout, where=str(checkpoint.path))
         check_digest(root.path / SPECS_FILE, specs, checkpoint.seal, checkpoint.path)
         if checkpoint.seal:
-            check_same_parts(RunConfig.from_stored(checkpoint.config), config, where=str(root.path))
+            stored, where = checkpoint.config, checkpoint.path
+            saved = RunConfig.from_stored(stored, where, trust=trust, builds_env=builds_env, accepted=config)
+            check_same_parts(saved, config, where=str(root.path))
         weights, step = checkpoint.state["algorithm"]["policy"], checkpoint.step
     policy = build_run_policy(config, obs_spec, action_spec, device=device)
     if isinstance(policy, Policy):

@@ -35,7 +35,7 @@ from striderl.training.experiment.config_json import (
     TRAIN_CFG,
     ConfigError,
     from_plain,
-    modules_in,
+    must_be_known,
     policy_from_plain,
     policy_to_plain,
 )
@@ -84,7 +84,7 @@ def write_log_dir(folder: Path, config: RunConfig[Any, Any], env: VecEnv, *, run
         _log.warning("%s is not of this runner and stays; 'striderl evaluate' does not read this folder", CONFIG_FILE)
         return
     if accepted_content(folder, CONFIG_FILE) != content:
-        if modules_in(content):
+        if must_be_known(content):
             remember(folder / CONFIG_FILE, content)
         write_sealed(folder, CONFIG_FILE, content)
     write_specs(folder, env.obs_spec, env.action_spec, env.step_dt, env.actuation)

@@ -23,6 +23,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -367,9 +368,10 @@ class Run:
         normalized = self.config.policy.normalize_obs
         return run_layout(self.env.obs_spec, self.env.action_spec, normalize_obs=normalized)
 
-    def restore(self) -> bool:
-        """Resume from the newest valid checkpoint; return whether there is one."""
-        state = own_state(self.ranks, self._newest_states, self.trainer.state_dict, env_shard(self.config, self.ranks))
+    def restore(self, *, trust: bool = False) -> bool:
+        """Resume from the newest valid checkpoint; return whether there is one. For `trust` see `read_run_config`."""
+        newest = partial(self._newest_states, trust)
+        state = own_state(self.ranks, newest, self.trainer.state_dict, env_shard(self.config, self.ranks))
         if not state:
             return False
         state = state_on_device(state, self.env.device)
@@ -384,7 +386,7 @@ class Run:
             )
         return True
 
-    def _newest_states(self) -> list[dict[str, Any]]:
+    def _newest_states(self, trust: bool) -> list[dict[str, Any]]:
         """Return the state of every process that saved the newest checkpoint; nothing without one."""
         self.store.clean()
         try:
@@ -396,7 +398,7 @@ class Run:
             return []
         check_layout(checkpoint.layout, self._layout(), where=str(checkpoint.path))
         if checkpoint.config is not None:
-            before = RunConfig.from_stored(checkpoint.config)
+            before = RunConfig.from_stored(checkpoint.config, checkpoint.path, trust=trust, accepted=self.config)
             rescale_learning_rates(checkpoint.state, before, self.config, self.env, self.objects)
         return states_of_ranks(checkpoint.state)
 

@@ -33,8 +33,8 @@ from striderl.training.experiment.config_json import (
     TRAIN_CFG,
     ConfigError,
     from_plain,
-    modules_in,
     policy_from_plain,
+    to_be_trusted,
     to_plain,
 )
 from striderl.training.experiment.seal import differences, read_plain, read_sealed
@@ -274,12 +274,12 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     """Threads of torch on the CPU; 1 is fastest for small networks, 0 leaves torch's own choice."""
     mode: str = "auto"
     """How updates are run: 'eager'; 'compiled', faster in long runs, after tens of seconds of compiling; 'graphed', as
-    CUDA graphs; or 'auto': graphed on a CUDA device (eager in several processes), eager on the CPU, and compiled after
-    `switch_at`."""
+    CUDA graphs; or 'auto': graphed on a CUDA device (of several processes collection alone), eager on the CPU, and
+    compiled after `switch_at`."""
     switch_at: str = "auto"
     """With mode 'auto': the iteration from which on compiled programs run. On the CPU they are compiled beside training
-    until then, on a GPU when it is time. 'auto' takes it from the sizes of the run and does not compile in short runs;
-    'ready' is as soon as possible; on the CPU two runs with one seed may then differ in their last bits; 'never'."""
+    until then, on a GPU when it is time. 'auto' takes it from the sizes of the run, and does not compile in short runs;
+    'ready': as soon as possible, on the CPU with last bits that may differ between runs; 'never': as written."""
     tf32: bool = True
     """Let matrix products on a GPU round their factors to TF32, which has 10 bits where float32 has 23: about twice as
     fast. A switch of torch for the whole process; False leaves it as it is. On a CPU it has no effect."""
@@ -359,16 +359,28 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
         return cls.from_dict(data)
 
     @classmethod
-    def from_stored(cls, data: Any) -> RunConfig[Any, Any]:
-        """Build the config of a run from its stored data, which has every setting of its version.
+    def from_stored(
+        cls,
+        data: Any,
+        path: str | Path,
+        *,
+        trust: bool = False,
+        builds_env: bool = True,
+        accepted: RunConfig[Any, Any] | None = None,
+    ) -> RunConfig[Any, Any]:
+        """Build the config of a run from what a file holds: every setting of its version; those added later are off.
 
-        Settings added later are off: before `flatten_images` and `one_hot`, images were
-        flattened and discrete observations entered as numbers.
+        What it names and `accepted` does not needs `trust`, or a file that this user made; see `read_run_config`.
         """
         found = upgraded(data)
         if isinstance(found, Mapping):
+            known = {} if accepted is None else accepted.to_dict()
+            require_trust(path, data, *to_be_trusted(found, known, env=builds_env), trust=trust)
             found = {name: value for name, value in found.items() if name not in (RUNNER, TRAIN_CFG)}
-        return cls.from_dict(found)
+        try:
+            return cls.from_dict(found)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
 
     @classmethod
     def from_dict(cls, data: Any) -> RunConfig[Any, Any]:
@@ -485,9 +497,4 @@ def read_run_config(
         runs = f"; it holds runs, such as {inside[-1]!r}" if inside else ""
         raise FileNotFoundError(f"{str(folder)!r} is not the folder of a run: it has no {CONFIG_FILE}{runs}")
     content = (read_plain if accept_changes else read_sealed)(folder, CONFIG_FILE)
-    if isinstance(content, Mapping):
-        require_trust(path, content, modules_in(upgraded(content), env=builds_env), trust=trust)
-    try:
-        return RunConfig.from_stored(content)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    return RunConfig.from_stored(content, path, trust=trust, builds_env=builds_env)

@@ -33,8 +33,8 @@ from typing import Any
 
 from striderl import __version__
 from striderl.checkpoint.layout import describe
-from striderl.checkpoint.safe_files import check_plain, read_json, write_json
-from striderl.checkpoint.trust import remember, require_trust
+from striderl.checkpoint.safe_files import check_folder, check_plain, read_json, write_json
+from striderl.checkpoint.trust import remember
 from striderl.collect.trace import SUFFIX
 from striderl.data.actions import ActionSpec, ActuationSpec, BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.naming import unknown
@@ -42,7 +42,7 @@ from striderl.data.registry import folder_name
 from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.export.metadata import current_commit, uncommitted_files
 from striderl.loggers.file_loggers import parts_of
-from striderl.training.experiment.config_json import ConfigError, from_plain, modules_in, to_plain
+from striderl.training.experiment.config_json import ConfigError, from_plain, must_be_known, to_plain
 from striderl.training.experiment.run_config import CONFIG_FILE, RunConfig
 from striderl.training.experiment.seal import SEAL_FILE, read_sealed, write_sealed
 from striderl.training.guard import FAULTS_FILE
@@ -129,7 +129,7 @@ class RunFolder:
     def write_config(self, config: RunConfig[Any, Any]) -> None:
         """Write and seal the settings atomically; a config that names a module is registered as made here."""
         content = config.to_dict()
-        if modules_in(content):
+        if must_be_known(content):
             remember(self.path / CONFIG_FILE, content)
         write_sealed(self.path, CONFIG_FILE, content)
 
@@ -147,7 +147,9 @@ class RunFolder:
         write_json(self.path / VERSIONS_FILE, versions)
 
     def check_files(self) -> None:
-        """Raise FileRefused where a file that the run writes or appends to is a link or anything but a plain file."""
+        """Raise FileRefused where a file or folder that the run writes to is a link, or anything else than that."""
+        for path in (self.checkpoints, self.videos, self.path / "faults", self.export, self.curves.parent):
+            check_folder(path)
         for name in (CONFIG_FILE, VERSIONS_FILE, LABELS_FILE, SPECS_FILE, SEAL_FILE):
             check_plain(self.path / name)
         for path in (self.csv, self.json_lines, self.path / FAULTS_FILE):
@@ -190,18 +192,13 @@ def read_config_file(path: str | Path, *, trust: bool = False) -> RunConfig[Any,
         content = read_json(path, constant=float)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no config {str(path)!r}") from None
-    if isinstance(content, Mapping):
-        require_trust(path, content, modules_in(content), trust=trust)
-    try:
-        return RunConfig.from_stored(content)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    return RunConfig.from_stored(content, path, trust=trust)
 
 
 def write_config_file(path: Path, config: RunConfig[Any, Any]) -> None:
     """Write a config to a file of its own; one that names a module is registered as made here."""
     content = config.to_dict()
-    if modules_in(content):
+    if must_be_known(content):
         remember(path, content)
     write_json(path, content)
 
