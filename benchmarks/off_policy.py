@@ -63,6 +63,7 @@ def _cleanrl_style() -> ModuleType:
 MODULES: dict[str, Callable[[], ModuleType]] = {
     "striderl": _striderl,
     "compiled": _striderl,
+    "auto": _striderl,
     "sb3": _sb3,
     "tianshou": _tianshou,
     "torchrl": _torchrl,
@@ -79,7 +80,7 @@ def prepare(contender: str, table: str, row: str) -> Iterator[Callable[[], Sampl
 
     torch.set_num_threads(1)
     task = TASKS[row]
-    mode = {"mode": "compiled"} if contender == "compiled" else {}
+    mode = {"mode": contender} if contender in ("compiled", "auto") else {}
     work = MODULES[contender]().update(task, **mode)
     work()
     yield lambda: timed_block(work, task.updates_per_sample)
@@ -90,6 +91,7 @@ OFF_POLICY = Benchmark(
     contenders={
         "striderl": Contender(name="striderl", needs=("striderl", "torch"), role="subject"),
         "compiled": Contender(name="striderl compiled", needs=("striderl", "torch"), role="information"),
+        "auto": Contender(name="striderl auto", needs=("striderl", "torch"), role="information"),
         "sb3": Contender(name="Stable-Baselines3", needs=("stable-baselines3", "gymnasium")),
         "tianshou": Contender(name="Tianshou", needs=("tianshou", "gymnasium")),
         "torchrl": Contender(name="TorchRL", needs=("torchrl",)),

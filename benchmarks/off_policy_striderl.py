@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from off_policy_tasks import GAMMA, NUM_STEPS, TARGET_EVERY, TAU, Steps, Task, Work, steps_of
+from striderl_auto import after_switch, auto
 
 from striderl.algorithms.actor_critic.sac import SAC, SACConfig
 from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
@@ -23,7 +24,8 @@ def update(task: Task, mode: str = "eager") -> Work:
     if task.algorithm == "sac":
         action_spec = BoxSpec(shape=(task.action_size,), low=-1.0, high=1.0)
     make = _dqn if task.algorithm == "dqn" else _sac
-    algorithm = make(task, mode, obs_spec, action_spec)
+    with auto(mode) as switch:
+        algorithm = make(task, mode, obs_spec, action_spec)
     replay = Replay(
         transition_columns(obs_spec, action_spec, {}, {}),
         NUM_STEPS,
@@ -42,7 +44,7 @@ def update(task: Task, mode: str = "eager") -> Work:
             count += 1
         learner.finish()
 
-    return work
+    return after_switch(switch, work)
 
 
 def _dqn(task: Task, mode: str, obs_spec: ObsSpec, action_spec: ActionSpec) -> DQN:

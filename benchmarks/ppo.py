@@ -7,8 +7,9 @@
     collecting  rollouts from an env of rsl_rl's interface that costs nothing, by `OnPolicyRunner` and by rsl_rl's loop
 
 Sizes and settings are in ppo_tasks.py, each contender in ppo_NAME.py. 'CleanRL style' is a loop in one file, written
-for this comparison (ppo_cleanrl_style.py), because CleanRL is not a package. 'striderl compiled' compiles the gradient
-step; compiling happens before the first sample and is not counted.
+for this comparison (ppo_cleanrl_style.py), because CleanRL is not a package. 'striderl' is eager; 'striderl compiled'
+compiles the gradient step, and 'striderl auto' is what a run is by default, after its switch; compiling happens before
+the first sample and is not counted.
 
     python benchmarks/ppo.py
 """
@@ -75,6 +76,7 @@ def _torchrl() -> ModuleType:
 MODULES: dict[str, Callable[[], ModuleType]] = {
     "striderl": _striderl,
     "compiled": _striderl,
+    "auto": _striderl,
     "sb3": _sb3,
     "tianshou": _tianshou,
     "cleanrl_style": _cleanrl_style,
@@ -85,17 +87,21 @@ MODULES: dict[str, Callable[[], ModuleType]] = {
 """Contender → the module with its `update`, `train` and `returns`; imported in its own process only."""
 
 
+MODES = ("compiled", "auto")
+"""Contenders that are a mode of striderl."""
+
+
 def _work(contender: str, table: str, row: str) -> tuple[Work, int]:
     """Return what one sample does, and of how many operations it consists."""
     module = MODULES[contender]()
-    mode = {"mode": "compiled"} if contender == "compiled" else {}
+    mode = {"mode": contender} if contender in MODES else {}
     if table == UPDATE:
         return module.update(UPDATES[row], **mode), 1
     if table == TRAINING:
         return module.train(TRAININGS[row], **mode), TRAININGS[row].steps_per_sample
     if table == COLLECTING:
         return module.collect(COLLECTIONS[row]), COLLECTIONS[row].num_steps
-    if contender == "compiled":
+    if contender in MODES:
         raise UnavailableError("–")
     return module.returns(*GAE_SIZES[row]), 1
 
@@ -119,6 +125,7 @@ PPO = Benchmark(
     contenders={
         "striderl": Contender(name="striderl", needs=("striderl", "mujoco", "torch"), role="subject"),
         "compiled": Contender(name="striderl compiled", needs=("striderl", "mujoco", "torch"), role="information"),
+        "auto": Contender(name="striderl auto", needs=("striderl", "mujoco", "torch"), role="information"),
         "sb3": Contender(name="Stable-Baselines3", needs=("stable-baselines3", *_GYM)),
         "tianshou": Contender(name="Tianshou", needs=("tianshou", *_GYM)),
         "cleanrl_style": Contender(name="CleanRL style", needs=("torch", *_GYM)),

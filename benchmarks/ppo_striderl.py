@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
-from harness_process import UnavailableError
 from ppo_tasks import (
     CLIP,
     GAMMA,
@@ -22,6 +20,7 @@ from ppo_tasks import (
     rollout,
     rollout_of,
 )
+from striderl_auto import after_switch, auto
 
 from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
@@ -57,8 +56,6 @@ def learner(policy: Policy, epochs: int, minibatches: int, mode: str) -> PPO:
     )
     if mode == "eager":
         return PPO(policy, config)
-    if "mode" not in inspect.signature(PPO).parameters:
-        raise UnavailableError("–")
     compiled: PPO = PPO(policy, config, (), mode=mode)
     return compiled
 
@@ -69,7 +66,8 @@ def update(task: UpdateTask, mode: str = "eager") -> Work:
     obs_spec, action_spec = ObsSpec({"obs": ComponentSpec(shape=(task.obs_size,))}), BoxSpec(shape=(task.action_size,))
     settings = PolicyConfig(actor_hidden_dims=task.hidden, critic_hidden_dims=task.hidden, activation=task.activation)
     policy = Policy(obs_spec, action_spec, settings)
-    algorithm = learner(policy, task.epochs, task.minibatches, mode)
+    with auto(mode) as switch:
+        algorithm = learner(policy, task.epochs, task.minibatches, mode)
     storage, last_obs = _filled(task, policy, obs_spec, action_spec)
     iteration = 0
 
@@ -80,7 +78,7 @@ def update(task: UpdateTask, mode: str = "eager") -> Work:
         torch.stack([number.double() for number in numbers.values()]).tolist()  # the log reads them all
         iteration += 1
 
-    return work
+    return after_switch(switch, work)
 
 
 def _filled(task: UpdateTask, policy: Policy, obs_spec: ObsSpec, action_spec: BoxSpec) -> tuple[RolloutStorage, Any]:
@@ -121,16 +119,19 @@ def train(task: TrainTask, mode: str = "eager") -> Work:
         env = HalfCheetah(HalfCheetahConfig(num_envs=task.num_envs, num_threads=1))
     settings = PolicyConfig(actor_hidden_dims=task.hidden, critic_hidden_dims=task.hidden, activation="tanh")
     policy = Policy(env.obs_spec, env.action_spec, settings)
-    trainer = Trainer(
-        learner(policy, task.epochs, task.minibatches, mode),
-        Collector(env, PolicyActor(policy), CollectorConfig(seed=0)),
-        OnPolicyPlan(num_steps_per_env=task.num_steps, total_steps=10**9),
-    )
+    with auto(mode) as switch:
+        trainer = Trainer(
+            learner(policy, task.epochs, task.minibatches, mode),
+            Collector(env, PolicyActor(policy), CollectorConfig(seed=0)),
+            OnPolicyPlan(num_steps_per_env=task.num_steps, total_steps=10**9),
+            switch=switch,
+        )
 
     def work() -> None:
         for _ in range(task.iterations):
             next(trainer)
 
+    after_switch(switch, lambda: next(trainer))
     return work
 
 
