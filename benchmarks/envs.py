@@ -11,9 +11,9 @@
 Actions are drawn at random beforehand, the same for all; every contender makes the same number of calls. Envs of all
 contenders have the same wrappers (no env checker), but for OrderEnforcing, which GymnasiumEnv leaves out: it checks the
 order of calls itself. CPU time counts worker processes; starting them is not counted.
-Where an episode has ended, SyncVectorEnv, AsyncVectorEnv and envpool spend their next call on the reset (their
-default), striderl and Stable-Baselines3 reset at once and return a real transition from every call. Tianshou's envs are
-reset by its collector, which is done here too.
+A step is a transition. Where an episode has ended, SyncVectorEnv, AsyncVectorEnv and envpool spend their next call on
+the reset (their default), which is no step; striderl and Stable-Baselines3 reset at once and return a transition from
+every call. Tianshou's envs are reset by its collector, which is done here too.
 
     python benchmarks/envs.py                    all benchmarks of this file
     python benchmarks/envs.py --only quadruped   how striderl's quadruped scales with envs and threads
@@ -55,6 +55,8 @@ class Stepper(NamedTuple):
     step: Callable[[Any], Any]
     actions: list[Any]
     close: Callable[[], Any]
+    resets_next: bool = False
+    """Whether the call after the end of an episode resets the env instead of stepping it."""
 
 
 def actions_for(task: str) -> list[Any]:
@@ -115,7 +117,7 @@ def gymnasium_stepper(task: str, way: str) -> Stepper:
     else:
         raise UnavailableError("–")
     env.reset(seed=0)
-    return Stepper(env.step, actions_for(task), env.close)
+    return Stepper(env.step, actions_for(task), env.close, resets_next=True)
 
 
 def sb3_stepper(task: str, way: str) -> Stepper:
@@ -187,7 +189,7 @@ def envpool_stepper(task: str, way: str) -> Stepper:
     env = envpool.make(task, env_type="gymnasium", num_envs=NUM_ENVS, num_threads=1, seed=0)
     env.reset()
     dtype = np.dtype(env.action_space.dtype)
-    return Stepper(env.step, [action.astype(dtype) for action in actions_for(task)], env.close)
+    return Stepper(env.step, [action.astype(dtype) for action in actions_for(task)], env.close, resets_next=True)
 
 
 STEPPERS = {
@@ -220,9 +222,16 @@ def prepare(contender: str, table: str, row: str) -> Iterator[Callable[[], Sampl
 
     try:
         block()
-        yield lambda: timed_block(block, calls * NUM_ENVS)
+        num_steps = calls * NUM_ENVS - (ends_in(stepper, calls) if stepper.resets_next else 0)
+        yield lambda: timed_block(block, num_steps)
     finally:
         stepper.close()
+
+
+def ends_in(stepper: Stepper, calls: int) -> int:
+    """Return how many episodes end in so many calls, which are calls that step nothing: the mean of ten blocks."""
+    steps = (stepper.step(stepper.actions[call % NUM_ACTIONS]) for call in range(10 * calls))
+    return round(sum(int((terminated | truncated).sum()) for _, _, terminated, truncated, _ in steps) / 10)
 
 
 ENVS = Benchmark(
