@@ -433,7 +433,7 @@ def test_tf32_is_for_gpus(device, wanted, without_tf32, caplog):
     caplog.set_level("INFO")
     use_tf32(torch.device(device))
     assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.fp32_precision == wanted
-    assert ("--no-tf32" in caplog.text) == (wanted == "tf32")
+    assert ("--tf32 False" in caplog.text) == (wanted == "tf32")
 
 
 @pytest.mark.slow

@@ -174,6 +174,6 @@ def usable_devices() -> list[str]:
 def use_tf32(device: torch.device) -> None:
     """Let matrix products on a GPU round to TF32, for the whole process."""
     if device.type == "cuda":
-        _log.info("matrix products on the GPU round their factors to TF32 (--no-tf32 keeps float32)")
+        _log.info("matrix products on the GPU round their factors to TF32 (--tf32 False keeps float32)")
         # only the new switches: torch raises for code that reads the old ones once both were used
         torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
