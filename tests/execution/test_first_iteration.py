@@ -15,6 +15,7 @@ from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect import graphed_rollout
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
+from striderl.collect.schedules import WorkerSettings
 from striderl.data import tree
 from striderl.envs.classic_control.pendulum import Pendulum
 from striderl.envs.on_device import OnDevice
@@ -24,7 +25,6 @@ from striderl.execution.graphed import StaticInputs
 from striderl.execution.modes import EagerUpdates, ExecutionConfig, Graphed, mode_of
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.policies.stages import NormalizeObs
-from striderl.training.distributed import Ranks
 from striderl.training.experiment import assembly
 from striderl.training.experiment.run_config import EnvSettings, RunConfig
 from striderl.training.plans import OnPolicyPlan
@@ -161,22 +161,23 @@ def test_in_ranks_collection_comes_from_graphs_and_updates_are_eager(anywhere):
     assert tree.equal(weights(eager), weights(shared))
 
 
-def test_ranks_on_a_gpu_have_a_switch_that_follows_from_the_config():
-    def possible(device, world_size, **settings):
+def test_a_run_has_a_switch_that_follows_from_the_config():
+    def possible(device, **settings):
         env = EnvSettings(task="pendulum", num_envs=4)
         config = RunConfig(env=env, algorithm=PPOConfig(), plan=OnPolicyPlan(), device=device, **settings)
-        return assembly.may_switch(config, Ranks(world_size=world_size))
+        return assembly.may_switch(config)
 
-    assert possible("cuda", 1) and possible("cuda", 2) and possible("cuda", 2, switch_at="9")
-    assert possible("cpu", 1) and not possible("cpu", 2) and possible("cpu", 2, switch_at="9")
-    assert not possible("cuda", 2, mode="graphed") and not possible("cpu", 1, switch_at="never")
+    assert possible("cuda") and possible("cuda", switch_at="9") and possible("cpu") and possible("cpu", switch_at="9")
+    assert not possible("cuda", mode="graphed") and not possible("cpu", switch_at="never")
+    workers = WorkerSettings(kind="ray", num_workers=2)
+    assert possible("cuda", workers=workers) and not possible("cpu", workers=workers)
 
 
 def test_never_keeps_functions_on_a_gpu_captured_as_written():
     env = EnvSettings(task="pendulum", num_envs=4)
     plan = OnPolicyPlan(total_iterations=100_000)  # long enough to gain from compiling
     config = RunConfig(env=env, algorithm=PPOConfig(), plan=plan, device="cuda", switch_at="never")
-    assert assembly.may_switch(config, Ranks())  # without a switch they would be compiled at once
+    assert assembly.may_switch(config)  # without a switch they would be compiled at once
     switch = Switch(None)
     assembly.set_switch(switch, config, None, 100_000)
     for iteration in (0, 1, 50_000):

@@ -22,6 +22,7 @@ watchdog, and torchrun reports which one went first.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import logging
 import os
 import queue
@@ -310,6 +311,9 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise RuntimeError(f"WORLD_SIZE is {world_size}, but {missing} are not set; start the script with torchrun")
+    # The tracer imports functions whose defaults are the group of that moment. Imported with one, they keep it: its threads
+    # outlive `close`, and one that releases a tensor while the interpreter ends aborts the process.
+    importlib.import_module("torch.distributed.nn")
     rank = int(os.environ["RANK"])
     # what is not a tensor, such as a path or a part of a checkpoint, is exchanged on the CPU
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"

@@ -89,7 +89,7 @@ def build_learner(
     ranks = ranks if ranks is not None else Ranks()
     facts = facts_of(config.algorithm_name)
     switch = None
-    if may_switch(config, ranks):
+    if may_switch(config):
         switch = Switch(None, everywhere=ranks.everywhere, beside=torch.device(config.device).type == "cpu")
     elif config.switch_at not in ("auto", "never"):
         _log.warning("switch_at=%r has no effect: %s", config.switch_at, _why_no_switch(config))
@@ -188,16 +188,13 @@ def _learning_rates(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 # -- compiling beside training -----------------------------------------------------------------------------------------
 
 
-def may_switch(config: RunConfig[Any, Any], ranks: Ranks) -> bool:
+def may_switch(config: RunConfig[Any, Any]) -> bool:
     """Return whether functions of a run may change to compiled ones, on a GPU after they were captured as written."""
     own = getattr(config.algorithm, "mode", "")  # of off-policy algorithms
     on_gpu = torch.device(config.device).type == "cuda"
     # with 'never' functions on a GPU stay captured as written; without a switch they would be compiled at once
     auto = config.mode == "auto" and own in ("", "auto") and (on_gpu or config.switch_at != "never")
-    # on the CPU in ranks only where asked for: torch's tracer keeps the process group, whose threads may abort an
-    # ending process; on a GPU what is compiled there, collection, has no sums over processes
-    possible = on_gpu or config.switch_at != "auto"
-    return auto and (ranks.world_size == 1 or possible) and (on_gpu or not config.workers.kind)
+    return auto and (on_gpu or not config.workers.kind)
 
 
 def _why_no_switch(config: RunConfig[Any, Any]) -> str:
@@ -222,7 +219,11 @@ def set_switch(
 
 
 def learner_switch(mode: str | ExecutionConfig, device: torch.device, num_ranks: int = 1) -> Switch | None:
-    """Return a switch for a learner with mode 'auto' whose loop is another library's; see `may_switch`."""
+    """Return a switch for a learner with mode 'auto' whose loop is another library's; see `may_switch`.
+
+    On the CPU in one process only: a process group that was made elsewhere may abort an ending process once functions
+    were traced (see `distributed.setup`).
+    """
     name = mode if isinstance(mode, str) else mode.mode
     on_gpu = device.type == "cuda"
     return Switch(None, beside=not on_gpu) if name == "auto" and (on_gpu or num_ranks == 1) else None
