@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -363,7 +363,7 @@ LOOKED_AT = {
 """What nothing but a user's program calls, in addition to what the loops above do: its override is its own business."""
 
 
-def overridable(kind: type) -> list[str]:
+def overridable(kind: type, looked_at: Mapping[type, str] = LOOKED_AT) -> list[str]:
     """Return the public methods and properties that a class and its bases in this library define."""
     ours = [base for base in kind.__mro__ if not base.__module__.startswith(("torch", "builtins", "abc", "typing"))]
     names = {
@@ -373,7 +373,7 @@ def overridable(kind: type) -> list[str]:
         if (not name.startswith("_") or name in SPECIAL)
         and (inspect.isfunction(value) or isinstance(value, (property, staticmethod, classmethod)))
     }
-    skipped = {name for base in kind.__mro__ for name in LOOKED_AT.get(base, "").split()}
+    skipped = {name for base in kind.__mro__ for name in looked_at.get(base, "").split()}
     return [name for name in names if name not in skipped]
 
 

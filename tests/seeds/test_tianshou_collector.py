@@ -168,8 +168,8 @@ def test_preprocess_fn_changes_what_is_stored() -> None:
 
 def test_action_noise_is_executed_and_stored() -> None:
     env, buffer = Line(3), ReplayBuffer(20)
-    Collector(Still(), env, buffer, action_noise=GaussianNoise(5.0, 0.0)).collect(n_step=3)
-    assert env.actions == [5.0] * 3 and buffer.act[:3, 0].tolist() == [5.0] * 3
+    Collector(Still(), env, buffer, action_noise=GaussianNoise(0.5, 0.0)).collect(n_step=3)
+    assert env.actions == [0.5] * 3 and buffer.act[:3, 0].tolist() == [0.5] * 3
 
 
 def test_reward_metric_makes_one_number() -> None:

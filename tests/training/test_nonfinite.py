@@ -24,15 +24,23 @@ from poison import (
 from poisoned_envs import Injection, Poisoned
 from run_cases import folder_at, tiny
 
+from striderl.algorithms import PPO, PPOConfig
 from striderl.cli.seeing.report import page_of
 from striderl.collect.collector import Collector
 from striderl.collect.quarantine import Fault, Healthy, Outcome, Quarantine
 from striderl.collect.trace import SUFFIX, EnvTrace, read_trace
 from striderl.envs import tasks
 from striderl.execution import parameter_groups
+from striderl.policies.policy import Policy, PolicyConfig
+from striderl.training import OnPolicyRunner
 from striderl.training.experiment.run import Run
 from striderl.training.experiment.run_folder import RunFolder
+from striderl.training.experiment.runner_config import RunnerConfig
 from striderl.training.guard import MAX_TRACES, DivergedError, FaultReport, Guard, read_faults
+from striderl.training.plans import OnPolicyPlan
+from striderl.training.trainer import Trainer
+
+SMALL = PolicyConfig(actor_hidden_dims=(8,), critic_hidden_dims=(8,))
 
 
 @pytest.fixture(autouse=True)
@@ -351,6 +359,63 @@ def test_a_run_without_valid_samples_is_no_success(tmp_path, monkeypatch, kind, 
     assert "most often bad: reward of env 0 (" in outcome.reason and "3 more envs were bad too" in outcome.reason
     assert str(tmp_path / "run" / "faults.jsonl") in outcome.reason
     assert run.trainer.iteration == count and run.store.load("last").state["iteration"] == count
+
+
+def sick_trainer(envs, iterations=5):
+    env = Sick(tasks.make("cartpole", num_envs=4), envs)
+    algorithm = PPO(Policy(env.obs_spec, env.action_spec, SMALL), PPOConfig(num_mini_batches=1))
+    plan = OnPolicyPlan(num_steps_per_env=4, total_iterations=iterations)
+    return Trainer(algorithm, Collector(env, algorithm.actor()), plan), env
+
+
+@pytest.mark.parametrize("way", ["records", "log_data"])
+def test_the_end_of_a_trainer_without_valid_samples_is_an_error(way):
+    trainer, env = sick_trainer(range(4))
+    seen = []
+    with pytest.raises(DivergedError, match="nothing was learned in 5 iterations in a row: 0 of 80 samples were valid"):
+        seen.extend(trainer if way == "records" else trainer())
+    assert trainer.iteration == 5 and len(seen) >= 5, "every record comes first"
+    assert list(trainer) == [], "the error is raised once"
+    for envs in (range(3), ()):  # an env with valid samples is enough
+        trainer, _ = sick_trainer(envs)
+        assert len(list(trainer)) == 5
+    trainer, env = sick_trainer(range(4))
+    next(trainer)
+    env.envs = []  # the env recovers
+    assert len(list(trainer)) == 4
+
+
+def test_a_piece_of_learn_without_valid_samples_is_an_error(tmp_path):
+    env = Sick(tasks.make("cartpole", num_envs=4), range(4))
+    runner = OnPolicyRunner(env, RunnerConfig(policy=SMALL, num_steps_per_env=4, seed=1), tmp_path)
+    for done in (3, 4):
+        with pytest.raises(DivergedError, match=r"in \d iterations in a row: 0 of \d+ samples were valid"):
+            runner.learn(done - runner.current_learning_iteration)
+        assert runner.current_learning_iteration == done and (tmp_path / f"model_{done - 1}.pt").exists()
+    env.envs = [0, 1, 2]
+    runner.learn(2)
+    env.envs = [0, 1, 2, 3]
+    with pytest.raises(DivergedError, match="in 2 iterations in a row: 0 of 32 samples"):
+        runner.learn(2)
+    runner.learn(0)
+    env.envs = []
+    runner.learn(1)
+    runner.close()
+
+
+def test_a_piece_of_learn_whose_gradients_were_not_finite_is_no_error():
+    # a piece of one iteration may be followed by others, which learn; its samples were valid
+    guard = Guard(Breaking())
+    guard.before()
+    guard.algorithm.group["num_skipped"] = torch.tensor(2)
+    guard.after(FaultReport(), env_steps=4, num_updates=2, valid=torch.tensor(4), num_samples=4)
+    guard.check_piece(1)
+    barren = Guard(Breaking())
+    barren.before()
+    barren.after(FaultReport(), env_steps=4, num_updates=2, valid=torch.tensor(0), num_samples=4)
+    barren.check_piece(0)  # of a learn(0)
+    with pytest.raises(DivergedError, match="gradients were not finite"):
+        guard.check_end(1)
 
 
 @pytest.mark.parametrize(("envs", "min_valid", "code"), [(range(3), 0.01, 0), (range(3), 0.3, 1), ((), 0.3, 0)])

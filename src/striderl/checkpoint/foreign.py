@@ -20,6 +20,8 @@ Open a foreign `.pt` file: check the names in its pickle first, then let torch r
 
 `torch.load(weights_only=True)` runs none of the program's calls but a few of its own. Before that the archive's sizes
 are checked, and every name in the program must be one that a state dict needs. Our own files are never read this way.
+
+`write_torch_archive` writes such a file for the facades of other libraries, whose programs read it with `torch.load`.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ from striderl.checkpoint.errors import (
     CheckpointCorrupt,
     CheckpointError,
     CheckpointUnreadable,
+    FileRefused,
     memory_limit,
 )
-from striderl.checkpoint.safe_files import open_read
+from striderl.checkpoint.file_ops import FileOps, make_directories
+from striderl.checkpoint.safe_files import check_plain, open_read, replacing
 from striderl.checkpoint.tensor_file import CHUNK_BYTES
 
 Weights = Mapping[str, Tensor]
@@ -258,7 +262,8 @@ def read_torch_archive(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         with open_read(path) as file:
-            sizes = _check_archive(file, path)
+            program, sizes = _opened(file, path)
+            _check_program(program, path)
             file.seek(0)
             content = _load(file, path)
     except FileNotFoundError as error:
@@ -277,8 +282,8 @@ def read_torch_archive(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def _check_archive(file: BinaryIO, path: Path) -> list[int]:
-    """Check sizes and names of an archive, and return the sizes of its tensors' bytes."""
+def _opened(file: BinaryIO, path: Path) -> tuple[bytes, list[int]]:
+    """Check sizes and names of an archive; return its program, not yet checked, and the sizes of its tensors' bytes."""
     total = _check_size(file, path)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -294,10 +299,42 @@ def _check_archive(file: BinaryIO, path: Path) -> list[int]:
             programs = [member for member in members if member.filename.endswith("data.pkl")]
             if len(programs) != 1 or programs[0].file_size > MAX_HEADER_BYTES:
                 raise CheckpointCorrupt(path, f"it has {len(programs)} tables of tensors, wanted one of moderate size")
-            _check_program(archive.read(programs[0]), path)
-            return [member.file_size for member in members if Path(member.filename).parent.name == "data"]
+            sizes = [member.file_size for member in members if Path(member.filename).parent.name == "data"]
+            return archive.read(programs[0]), sizes
     except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
         raise CheckpointCorrupt(path, f"it is not an archive that torch.save writes ({error})") from None
+
+
+def write_torch_archive(path: str | Path, content: Any) -> None:
+    """Write a `.pt` file with `torch.save`, whole or not at all; its folder is made where it is missing.
+
+    A file there is replaced if it is empty, or if torch wrote it with one of the entries of `content`; all else raises
+    FileRefused.
+    """
+    path = Path(path)
+    _check_replaceable(path, content)
+    make_directories(FileOps(), path.parent)
+    with replacing(path) as file:
+        torch.save(content, file)
+
+
+def _check_replaceable(path: Path, content: Any) -> None:
+    check_plain(path)
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    way = "choose another name, or move it away"
+    try:
+        with open_read(path) as file:
+            program, _ = _opened(file, path)
+        # text of the program alone: objects of a user's class may be in the file, and nothing of it is run
+        words = {argument for _, argument, _ in pickletools.genops(program) if isinstance(argument, str)}
+    except (CheckpointCorrupt, ValueError) as error:
+        reason = error.reason if isinstance(error, CheckpointCorrupt) else str(error)
+        raise FileRefused(path, f"a save replaces nothing but a checkpoint: {reason}; {way}") from error
+    names = {name for name in content if isinstance(name, str)} if isinstance(content, Mapping) else set()
+    if names and not names & words:
+        found = f"found a file with none of its entries {sorted(names)}"
+        raise FileRefused(path, f"a save replaces nothing but a checkpoint, {found}; {way}")
 
 
 def _check_size(file: BinaryIO, path: Path) -> int:

@@ -118,11 +118,26 @@ class Guard:
 
         Raises DivergedError when patience is exhausted: here, because between iterations the state is consistent.
         """
-        reason = self.why_fruitless(self.patience)
+        self.check_end(self.patience)
+        self.keep()
+
+    def check_end(self, num_iterations: int) -> None:
+        """Raise DivergedError where nothing was learned in the last `num_iterations`, or in as many as patience lasts.
+
+        Called at the end of a training with the number of its iterations: a short one ends before patience does.
+        """
+        reason = self.why_fruitless(min(self.patience, num_iterations))
         if reason:
             self._begin_anew()  # a caller that continues gets the whole patience again
             raise DivergedError(reason)
-        self.keep()
+
+    def check_piece(self, num_iterations: int) -> None:
+        """Raise DivergedError where a piece of a training, these last iterations, had no valid sample.
+
+        A piece with valid samples may be followed by others that learn from theirs.
+        """
+        if num_iterations and not self.num_valid:
+            self.check_end(num_iterations)
 
     def keep(self) -> None:
         """Copy the learned state, for `roll_back`."""

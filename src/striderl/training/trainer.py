@@ -111,9 +111,10 @@ class Trainer:
         return self
 
     def __next__(self) -> Record:
-        """Finish the present iteration and return its record."""
+        """Finish the present iteration and return its record; DivergedError at the end if nothing was learned."""
         if self._unreported != "consume":  # else the interrupt came when the record was ready
             if self.finished:
+                self.loop.guard.check_end(self.iteration)
                 raise StopIteration
             try:
                 with deferred_interrupts():
@@ -139,6 +140,7 @@ class Trainer:
                 log_data = self._log_data(log_type)
                 if "logs" in log_data or log_type != "evaluate":
                     yield log_data
+        self.loop.guard.check_end(self.iteration)
 
     def advance(self) -> str:
         """Run one phase, move on to the next, and return the phase that was run."""

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from striderl.checkpoint.safe_files import read_json, read_lines, replacing, write_text
+from striderl.checkpoint.safe_files import read_json, read_lines, write_text
 from striderl.loggers.file_loggers import CsvLogger, LineFile
 from striderl.loggers.logger import Logger
 from striderl.loggers.tensorboard_logger import TensorBoardLogger
@@ -364,8 +364,11 @@ def get_snapshot_gap() -> int:
 
 
 def save_itr_params(itr: int, params: Any) -> None:
-    """Write the snapshot of an iteration, as the mode asks for; each file is whole or not there."""
-    import torch
+    """Write the snapshot of an iteration, as the mode asks for; each file is whole or not there.
+
+    A file there is replaced if it is a snapshot; all else raises.
+    """
+    from striderl.checkpoint.foreign import write_torch_archive
 
     state = _state.get()
     if state.snapshot_dir is None or state.snapshot_mode == "none":
@@ -374,5 +377,4 @@ def save_itr_params(itr: int, params: Any) -> None:
     names = [f"itr_{itr}.pkl"] if state.snapshot_mode in ("all", "gap", "last+gap") and due else []
     names += ["params.pkl"] if state.snapshot_mode.startswith("last") else []
     for name in names:
-        with replacing(state.snapshot_dir / name) as file:
-            torch.save(params, file)
+        write_torch_archive(state.snapshot_dir / name, params)

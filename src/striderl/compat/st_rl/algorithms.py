@@ -31,7 +31,7 @@ from striderl.compat import original_paths
 from striderl.compat.st_rl import build
 from striderl.compat.st_rl.modules import ActorCritic, argument_names
 from striderl.compat.st_rl.normalizers import EmpiricalNormalization
-from striderl.compat.st_rl.storage import RolloutStorage
+from striderl.compat.st_rl.storage import RolloutStorage, follow_aliases
 from striderl.data.naming import unknown
 
 __path__: list[str] = []  # the modules algorithms.… of st_rl and rsl_rl 1 are below, see compat/original_paths.py
@@ -64,6 +64,10 @@ class PPO(metaclass=_FromConfig):
     """Proximal policy optimisation; see the top of this module for the order of calls."""
 
     actor_critic: ActorCritic
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        follow_aliases(cls, PPO)
 
     def __init__(
         self,

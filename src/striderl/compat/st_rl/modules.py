@@ -26,6 +26,7 @@ from torch.distributions import Normal
 
 from striderl.compat import original_paths
 from striderl.data import tree
+from striderl.data.checked_fields import refuse_overrides
 from striderl.data.naming import unknown
 from striderl.networks import mlp as networks
 from striderl.networks.discriminator import AMPDiscriminator
@@ -50,6 +51,13 @@ class ActorCritic(nn.Module):
     """Two networks: observation to Gaussian action, observation to value; see the top of this module."""
 
     is_recurrent = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        reason = (
+            "the pieces of the critic's vector are critic_obs_segments; give critic_obs_segments to the constructor"
+        )
+        refuse_overrides(cls, {"privileged_obs_segments": reason})
 
     def __init__(
         self,

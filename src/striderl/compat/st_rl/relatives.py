@@ -382,6 +382,8 @@ class APPOAlgoMixin:
         _any(super()).eval_mode()
         self.ref_obs_normalizer.eval()
 
+    test_mode = eval_mode
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the class behind, with the discriminator's optimiser and normaliser."""
         return {

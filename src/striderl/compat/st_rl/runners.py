@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.checkpoint.foreign import read_torch_archive
+from striderl.checkpoint.foreign import read_torch_archive, write_torch_archive
 from striderl.compat import original_paths
 from striderl.compat.st_rl import algorithms, build, relatives
 from striderl.compat.st_rl.storage import follow_aliases
@@ -210,9 +210,9 @@ class OnPolicyRunner:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, infos: Any = None) -> None:
-        """Write one file: the algorithm's state, 'iter' and 'infos'."""
+        """Write one file: the algorithm's state, 'iter' and 'infos'; it replaces a checkpoint, and nothing else."""
         state = {**self.alg.state_dict(), "iter": self.current_learning_iteration, "infos": infos}
-        torch.save(state, path)
+        write_torch_archive(path, state)
 
     def load(
         self,

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from striderl.data import tree
+from striderl.data.checked_fields import refuse_overrides
 from striderl.data.named_tuples import ArrayTuple, namedarraytuple
 from striderl.ops.returns import gae
 from striderl.ops.trajectories import split_and_pad_trajectories
@@ -92,6 +93,8 @@ class RolloutStorage:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         follow_aliases(cls, RolloutStorage)
+        reason = "minibatches are read from critic_observations; set critic_observations"
+        refuse_overrides(cls, {"privileged_observations": reason})
 
     def __init__(
         self,

@@ -1,11 +1,13 @@
 """Workers of the vector envs: one env each, in this process, in one of its own, or in an actor of ray.
 
-StepReader          an env of Gymnasium (five values per step) or older Gym (four) as (obs, rew, done, info)
+StepReader          an env of Gymnasium (five values per step) or older Gym (four) as (obs, rew, done, info); actions
+                    are clipped to a Box before the env sees them, as at every boundary to an env that is not ours
 EnvWorker           send_action(action) begins a step, get_result() waits for it, wait(workers, …) for some of many
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import multiprocessing
 import time
@@ -17,6 +19,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from striderl.data import leaf
+from striderl.data.actions import BoxSpec
 from striderl.data.episode_ends import TIME_LIMIT
 from striderl.data.memory import shared_array
 
@@ -31,6 +35,7 @@ class StepReader:
         self.env = env
         self._seed: int | None = None
         self._step = env.step
+        self._clip = clip_to(getattr(env, "action_space", None))
 
     def reset(self) -> Any:
         """Return the first observation."""
@@ -44,7 +49,7 @@ class StepReader:
 
     def step(self, action: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Take one step."""
-        found = self._step(action)
+        found = self._step(action if self._clip is None else self._clip(action))
         if len(found) == 5:
             obs, rew, terminated, truncated, info = found
             info = dict(info)
@@ -72,6 +77,49 @@ class StepReader:
     def render(self, **kwargs: Any) -> Any:
         """Render the env where it can."""
         return self.env.render(**kwargs) if hasattr(self.env, "render") else None
+
+
+class BoxClip:
+    """Clip an action to the bounds of a Box; its shape, its dtype and its kind of array stay, and NaN stays NaN."""
+
+    def __init__(self, spec: BoxSpec) -> None:
+        """Take the Box."""
+        self._spec = spec
+        self._bounds: dict[Any, tuple[Any, Any]] = {}
+
+    def __call__(self, action: Any) -> Any:
+        """Return the clipped action; what has not one number per entry of the Box is left to the env."""
+        given = action if action.__class__ is np.ndarray else np.asarray(leaf.to_array(action))
+        low, high = self._bounds.get(given.dtype) or self._bounds_in(given.dtype)
+        if given.dtype.kind not in "fiu" or given.size != low.size:
+            return action
+        if given.shape != low.shape:
+            low, high = low.reshape(given.shape), high.reshape(given.shape)
+        clipped = np.minimum(np.maximum(given, low), high)
+        return leaf.like(clipped.astype(given.dtype, copy=False), action)
+
+    def _bounds_in(self, dtype: Any) -> tuple[Any, Any]:
+        found = self._bounds[dtype] = self._spec.clip_bounds(dtype)
+        return found
+
+
+def clip_to(space: Any) -> Callable[[Any], Any] | None:
+    """Return what clips an action to a Box, or to those in a Dict of spaces; None where no bound is finite."""
+    kind = type(space).__name__  # of Gymnasium or of older Gym
+    if kind == "Box":
+        spec = BoxSpec(shape=tuple(space.shape), low=tuple(space.low.reshape(-1)), high=tuple(space.high.reshape(-1)))
+        return BoxClip(spec) if spec.is_bounded else None
+    if kind != "Dict":
+        return None
+    clips = {name: clip for name, part in space.spaces.items() if (clip := clip_to(part)) is not None}
+
+    def clip_parts(action: Any) -> Any:
+        clipped = copy.copy(action)
+        for name, clip in clips.items():
+            clipped[name] = clip(action[name])
+        return clipped
+
+    return clip_parts if clips else None
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------

@@ -209,6 +209,8 @@ class OnPolicyRunner:
     ) -> tuple[float | None, float | None]:
         """Train, and return (velocity RMSD, cost of transport); each is None where the env does not measure it.
 
+        DivergedError where no sample of these iterations was valid; the last checkpoint is written before.
+
         init_at_random_ep_len: begin with episodes of different ages, so that time-outs do not come all at once.
         trial: an Optuna trial, to which the velocity RMSD, or without one the mean reward, is reported each iteration.
         """
@@ -234,6 +236,7 @@ class OnPolicyRunner:
                     self.save(checkpoint_path(self.log_dir or "", record.iteration))
                 if ends:
                     break
+            self.trainer.loop.guard.check_piece(self.trainer.iteration - first)
         return self.metrics_velrmsd, self.metrics_CoT
 
     def init_writer(self, init_at_random_ep_len: bool = False) -> None:

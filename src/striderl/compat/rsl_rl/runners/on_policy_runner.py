@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from striderl.checkpoint.foreign import read_torch_archive
+from striderl.checkpoint.foreign import read_torch_archive, write_torch_archive
+from striderl.checkpoint.safe_files import check_plain, replacing_path
 from striderl.compat.rsl_rl.utils.logger import Logger
 from striderl.compat.rsl_rl.utils.utils import check_nan, resolve_callable
 from striderl.data import tree
@@ -142,9 +143,9 @@ class OnPolicyRunner:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, infos: Any = None) -> None:
-        """Write one file: the algorithm's state, 'iter' and 'infos'."""
+        """Write one file: the algorithm's state, 'iter' and 'infos'; it replaces a checkpoint, and nothing else."""
         state = {**self.alg.save(), "iter": self.current_learning_iteration, "infos": infos}
-        torch.save(state, path)
+        write_torch_archive(path, state)
         self.logger.save_model(path, self.current_learning_iteration)
 
     def load(
@@ -175,12 +176,15 @@ class OnPolicyRunner:
         """Write the policy as a TorchScript file into a folder."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        torch.jit.script(self.alg.get_policy().as_jit().to("cpu")).save(str(folder / filename))
+        program = torch.jit.script(self.alg.get_policy().as_jit().to("cpu"))
+        with replacing_path(folder / filename) as place:
+            program.save(str(place))
 
     def export_policy_to_onnx(self, path: str | Path, filename: str = "policy.onnx", verbose: bool = False) -> None:
         """Write the policy as an ONNX file into a folder."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
+        check_plain(folder / filename)  # the exporter would write through a link
         model = self.alg.get_policy().as_onnx(verbose=verbose).to("cpu").eval()
         torch.onnx.export(
             model,
