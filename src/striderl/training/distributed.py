@@ -311,8 +311,8 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise RuntimeError(f"WORLD_SIZE is {world_size}, but {missing} are not set; start the script with torchrun")
-    # The tracer imports functions whose defaults are the group of that moment. Imported with one, they keep it: its threads
-    # outlive `close`, and one that releases a tensor while the interpreter ends aborts the process.
+    # The tracer imports functions whose defaults are the group of that moment. Imported with one, they keep it: threads
+    # of it outlive `close`, and one that releases a tensor while the interpreter ends aborts the process.
     importlib.import_module("torch.distributed.nn")
     rank = int(os.environ["RANK"])
     # what is not a tensor, such as a path or a part of a checkpoint, is exchanged on the CPU
