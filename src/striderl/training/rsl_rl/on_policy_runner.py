@@ -78,7 +78,7 @@ from striderl.training.rsl_rl.reporting import (
     tags_of,
     tags_over_time,
 )
-from striderl.training.rsl_rl.stepping import InferencePolicy, ManualRollout, Stepped
+from striderl.training.rsl_rl.stepping import InferencePolicy, ManualRollout, Stepped, age_episodes
 from striderl.training.rsl_rl.translate import Translation, component_order, translate
 from striderl.training.trainer import Trainer
 
@@ -189,18 +189,9 @@ class OnPolicyRunner:
 
     def _plan_switch(self, num_iterations: int) -> None:
         """Decide when compiled programs take over, of so many further iterations."""
-        trainer, config = self.trainer, self.run_config
-        count, first = self.ranks.world_size, trainer.iteration
-        plan_switch(
-            trainer.switch,
-            config.plan,
-            self.vec_env.num_envs,
-            trainer.algorithm,
-            num_iterations,
-            self.device,
-            count,
-            first=first,
-        )
+        trainer, plan = self.trainer, self.run_config.plan
+        sizes = (self.vec_env.num_envs, trainer.algorithm, num_iterations, self.device, self.ranks.world_size)
+        plan_switch(trainer.switch, plan, *sizes, first=trainer.iteration)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -245,7 +236,7 @@ class OnPolicyRunner:
         The writer itself is made with the runner. Call this first when stepping by hand with `rollout_step`.
         """
         if init_at_random_ep_len:
-            self._age_episodes()
+            age_episodes(self.trainer, self.seed)
         if self.writes and self.log_dir is not None:
             # a folder that cannot be made is better found now than after the first hours
             self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -476,16 +467,6 @@ class OnPolicyRunner:
         self.current_learning_iteration = int(changed.get("iter", 0))
         if self.writes and self.log_dir is not None:
             self.save(checkpoint_path(self.log_dir, self.current_learning_iteration), state.get("infos"))
-
-    def _age_episodes(self) -> None:
-        """Give every episode a random age below the time limit."""
-        limit = self.vec_env.max_episode_length
-        if not limit:
-            raise ValueError("init_at_random_ep_len ages episodes towards their time limit, but this env has none")
-        self.trainer.collector.ready()
-        generator = torch.Generator().manual_seed(self.seed + self.current_learning_iteration)
-        ages = torch.randint(0, limit, (self.vec_env.num_envs,), generator=generator)
-        self.vec_env.episode_length_buf = ages.to(self.vec_env.device)
 
     def _is_save_due(self, iteration: int, *, last: bool) -> bool:
         interval = self.config.save_interval

@@ -255,3 +255,15 @@ def _cut_group(group: str, found: Mapping[str, Tensor], spec: ObsSpec) -> dict[s
     if group not in found or group in parts or found[group].shape[-1] != parts.size:
         return {}
     return dict(parts.split(found[group]))
+
+
+def age_episodes(trainer: Trainer, seed: int) -> None:
+    """Give every episode a random age below the time limit."""
+    env = trainer.collector.env
+    if not env.max_episode_length:
+        raise ValueError("init_at_random_ep_len ages episodes towards their time limit, but this env has none")
+    trainer.collector.ready()
+    generator = torch.Generator().manual_seed(seed + trainer.iteration)
+    env.episode_length_buf = torch.randint(0, env.max_episode_length, (env.num_envs,), generator=generator).to(
+        env.device
+    )
