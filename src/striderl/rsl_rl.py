@@ -233,7 +233,7 @@ class DistillationForRslRl(OnPolicyForRslRl):
             ranks=ranks,
             orders=parts.orders,
             switch=switch,
-            max_iterations=int(cfg.get("max_iterations", 0)),
+            max_iterations=int(cfg.get("max_iterations") or 0),
         )
         found.teacher = parts.teacher
         return found
@@ -306,7 +306,7 @@ class ReplayForRslRl(RslRlAlgorithm):
         with built_with(switch):
             learner = cls.algorithm_class.build(config, context)
             found = cls(learner, vec_env, steps, plan, num_steps=cfg["num_steps_per_env"], seed=seed)
-        found.compile_later(switch, int(cfg.get("max_iterations", 0)))
+        found.compile_later(switch, int(cfg.get("max_iterations") or 0))
         return found
 
     def __init__(
