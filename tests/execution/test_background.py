@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -313,6 +314,19 @@ def test_the_iteration_of_the_switch_follows_from_sizes():
     first = switch_iteration(OffPolicyPlan(num_steps_per_env=100, learning_starts=0), 1, small)
     assert switch_iteration(OffPolicyPlan(num_steps_per_env=100, learning_starts=1000), 1, small) == first + 10
     assert switch_iteration(OfflinePlan(num_updates_per_iteration=1000), 1, small) == 9
+
+
+def test_every_worker_has_a_folder_of_its_own_for_what_the_compiler_writes(monkeypatch):
+    # its files are named by what is in them: of two workers with one graph, one packed what the other had just emptied
+    started = []
+    process = SimpleNamespace(stdin=None, wait=lambda seconds=None: 0)
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **named: started.append(named["env"]) or process)
+    workers = [background.CompileWorker(), background.CompileWorker()]
+    folders = {environment["TORCHINDUCTOR_CACHE_DIR"] for environment in started}
+    assert len(folders) == 2 and os.environ.get("TORCHINDUCTOR_CACHE_DIR") not in folders
+    for each in workers:
+        each.close()
+    assert not any(Path(folder).parent.exists() for folder in folders)
 
 
 def test_a_switch_waits_until_something_was_traced():

@@ -320,6 +320,9 @@ class CompileWorker:
         """Start it."""
         self._folder = tempfile.TemporaryDirectory(prefix="striderl_compile_")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+        # the compiler names its files by what is in them, and packs them up: two workers with the same graph would have
+        # the same files, and one may pack what the other has just opened to write
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(Path(self._folder.name) / "inductor")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "striderl.execution.compile_worker"],
             stdin=subprocess.PIPE,
