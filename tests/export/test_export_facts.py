@@ -161,9 +161,11 @@ def test_gymnasiums_mujoco_tasks_pass_controls_on():
 class JointPositionAction:
     """As mjlab's and Isaac Lab's terms keep their numbers."""
 
-    def __init__(self, names: list[str], scale: Any, offset: Any) -> None:
+    def __init__(self, names: list[str], scale: Any, offset: Any, clip=None, **gains: Any) -> None:
         self.action_dim, self._joint_names, self._scale, self._offset = len(names), names, scale, offset
-        data = SimpleNamespace(default_joint_pos=torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2))
+        data = SimpleNamespace(default_joint_pos=torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2), **gains)
+        self.cfg = SimpleNamespace(clip=clip and "set")
+        self._clip = torch.tensor([clip or [[-1.0, 1.0]] * len(names)] * 2)  # [N, A, 2], of targets
         self._asset = SimpleNamespace(joint_names=["a", "b", "c", "d"], data=data)
 
 
@@ -189,27 +191,24 @@ def test_joint_terms_of_a_manager_are_read_in_their_order():
     assert found.joint_stiffness is None and found.command_names == ("twist",)
 
 
-def test_limits_of_a_joint_terms_targets_are_stated():
-    term = JointPositionAction(["a", "b"], 0.5, 0.0)
-    term._clip = torch.tensor([[[-1.0, 1.0], [-0.5, 2.0]]] * 2)  # [N, A, 2], of targets
-    assert find_actuation(managed(term), 2).target_low is None  # the config sets none
-    term.cfg = SimpleNamespace(clip={".*": (-1.0, 1.0)})
-    found = find_actuation(managed(term), 2)
-    assert found is not None and (found.target_low, found.target_high) == ((-1.0, -0.5), (1.0, 2.0))
-    term._clip[:, 1, 1] = torch.inf
-    assert find_actuation(managed(term), 2).target_high is None
+@pytest.mark.parametrize(
+    ("clip", "low", "high"),
+    [
+        (None, None, None),  # the config sets none
+        ([[-1.0, 1.0], [-0.5, 2.0]], (-1.0, -0.5), (1.0, 2.0)),
+        ([[-1.0, 1.0], [-0.5, float("inf")]], (-1.0, -0.5), None),
+    ],
+)
+def test_limits_of_a_joint_terms_targets_are_stated(clip, low, high):
+    found = find_actuation(managed(JointPositionAction(["a", "b"], 0.5, 0.0, clip)), 2)
+    assert found is not None and (found.target_low, found.target_high) == (low, high)
 
 
 @pytest.mark.parametrize(("stiffness", "found"), [([20.0, 30.0], (20.0, 30.0)), ([20.0, 0.0], None)])
 def test_the_simulators_zeros_are_no_gains_of_an_explicit_actuator(stiffness, found):
     # Isaac Lab writes zero drive gains for joints whose torques an actuator model computes itself
-    term = JointPositionAction(["a", "b"], 0.5, 0.0)
-    term._asset = SimpleNamespace(
-        joint_names=["a", "b"],
-        data=SimpleNamespace(
-            joint_stiffness=torch.tensor([stiffness] * 2), joint_damping=torch.tensor([[0.5, 0.0]] * 2)
-        ),
-    )
+    both = torch.tensor([[*stiffness, 9.0, 9.0]] * 2), torch.tensor([[0.5, 0.0, 9.0, 9.0]] * 2)
+    term = JointPositionAction(["a", "b"], 0.5, 0.0, joint_stiffness=both[0], joint_damping=both[1])
     stated = find_actuation(managed(term), 2)
     assert stated is not None and stated.joint_stiffness == found
     assert stated.joint_damping == (None if found is None else (0.5, 0.0))

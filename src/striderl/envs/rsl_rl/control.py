@@ -291,9 +291,8 @@ def _gains(term: Any, env: Any, name: str) -> Numbers | None:
 
     In Isaac Lab's data they are those of the simulator's own drives: zero where an explicit actuator drives the joint.
     """
-    found = _joint_data(term, name)
-    if found is not None and 0.0 in (_joint_data(term, "joint_stiffness") or ()):
-        return None
+    drives = _joint_data(term, "joint_stiffness")
+    found = _joint_data(term, name) if drives is not None and 0.0 not in drives else None
     model, joints = getattr(getattr(env, "sim", None), "mj_model", None), _joint_names(term)
     if found is not None or model is None or joints is None:
         return found
