@@ -7,8 +7,10 @@ import torch
 from motion_cases import SMALL, Drift, make_appo, make_policy, make_trainer, prior_of, strides
 
 from striderl.algorithms.on_policy.appo import APPO, ATPPO, APPOConfig, ATPPOConfig
+from striderl.algorithms.on_policy.estimator_ppo import EstimatorPPO
+from striderl.algorithms.on_policy.gail import GAIL
 from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
-from striderl.algorithms.on_policy.tppo import TPPOConfig
+from striderl.algorithms.on_policy.tppo import TPPO, EstimatorTPPO, TPPOConfig
 from striderl.algorithms.terms.expert import EnvExpert
 from striderl.algorithms.terms.mimic import MimicConfig
 from striderl.algorithms.terms.motion_prior import MotionPriorConfig
@@ -140,3 +142,10 @@ def test_eight_iterations_are_four_and_four(kind):
     assert whole.record.metrics == again.record.metrics
     judge = prior_of(again.algorithm).judge
     assert int(judge.num_earlier) > 40 and int(judge.num_absorbed) == 8, "the ring has gone round"
+
+
+@pytest.mark.parametrize("kind", [APPO, ATPPO, GAIL, TPPO, EstimatorPPO, EstimatorTPPO])
+@pytest.mark.parametrize("name", ["compute_losses", "update", "__init__", "own"])
+def test_a_method_of_a_class_that_never_has_an_object_is_refused(kind, name):
+    with pytest.raises(TypeError, match=rf"Own\.{name} would have no effect: {kind.__name__}.*derive from PPO"):
+        type("Own", (kind,), {name: lambda self: None})

@@ -224,6 +224,24 @@ def test_samples_that_do_not_count_change_nothing(name):
 
 
 @pytest.mark.parametrize("name", EVERYONE)
+def test_targets_of_ones_own_are_learned_from(name, monkeypatch):
+    usual, sample, noise = fixed_step(name)
+    other, _, _ = fixed_step(name)
+    original, num_calls = other.targets, 0
+
+    def own(minibatch):
+        nonlocal num_calls
+        num_calls += 1
+        return original(minibatch) - 1000.0
+
+    monkeypatch.setattr(other, "targets", own)
+    for algorithm in (usual, other):
+        algorithm.update(sample.data, sample.weight, noise)
+    found = [(one, two) for (_, one), (_, two) in zip(state_of(usual), state_of(other)) if torch.is_tensor(one)]
+    assert num_calls == 1 and any(not torch.equal(one, two) for one, two in found)
+
+
+@pytest.mark.parametrize("name", EVERYONE)
 def test_a_gradient_that_is_not_finite_is_skipped(name):
     algorithm, sample, noise = fixed_step(name)
     before = {path: leaf.clone() for path, leaf in tree.items(dict(algorithm.policy.state_dict()))}
@@ -263,7 +281,8 @@ def captured_minibatch(algorithm: Any, sample: Any, noise: Any) -> dict[str, Any
     minibatch = {**sample.data, "weight": sample.weight, "noise": dict(noise)}
     if hasattr(algorithm, "together"):
         minibatch["next_action"], minibatch["cost"] = algorithm.next_action(minibatch)
-        minibatch["target"] = algorithm.targets(minibatch)
+        following = algorithm.together(minibatch)[1]
+        minibatch["target"] = algorithm.targets({**minibatch, "following": following})
     if hasattr(algorithm, "least_values"):
         minibatch["least"] = algorithm.least_values(minibatch)
     return minibatch

@@ -16,7 +16,9 @@ from striderl.algorithms.value_based.dqn import DQN, DQNConfig, q_policy
 from striderl.compat.tianshou.algorithm_policy import AlgorithmPolicy
 from striderl.compat.tianshou.collector import Collector
 from striderl.compat.tianshou.trainers import offpolicy_trainer, onpolicy_trainer
+from striderl.data.actions import DiscreteSpec
 from striderl.data.batch import Batch
+from striderl.data.specs import ComponentSpec, ObsSpec
 from striderl.envs.tasks import make
 from striderl.ops.ramps import Ramp
 from striderl.policies.actor_policy import ActorConfig, ActorPolicy
@@ -189,3 +191,11 @@ def test_both_trainers_run_our_algorithms():
     test = Collector(learner, make("cartpole", num_envs=4))
     result = onpolicy_trainer(learner, train, test, 1, 20, 4, 2, 4, 64)
     assert result["gradient_step"] >= 20 and result["best_reward"] > 5
+
+
+def test_an_observation_that_its_dtype_cannot_hold_is_refused():
+    spec = ObsSpec({"cell": ComponentSpec(dtype="int64", num_choices=(4,))})
+    policy = AlgorithmPolicy(DQN(q_policy(spec, DiscreteSpec(n=2), SMALL), DQNConfig()))
+    assert len(policy(Batch(obs=np.array([1.0, 3.0]))).act) == 2
+    with pytest.raises(TypeError, match="'cell' wants int64"):
+        policy(Batch(obs=np.array([1.0, 2.7])))  # 2 as a whole number

@@ -137,6 +137,10 @@ def test_action_specs_from_spaces():
         (lambda: MultiDiscreteSpec(nvec=(2, 0)), "at least one choice"),
         (lambda: DictActionSpec({}), "at least one part"),
         (lambda: action_spec_from_space(gym.spaces.Discrete(3, start=1)), "start=1"),
+        (
+            lambda: action_spec_from_space(gym.spaces.MultiDiscrete([3, 4], start=[0, 2])),
+            r"MultiDiscrete.*start=\[0 2\]",
+        ),
         (lambda: action_spec_from_space(gym.spaces.Box(0, 1, (2,)), mask="m"), "no choices to mask"),
     ],
 )

@@ -68,6 +68,33 @@ def test_harmless_oddities_are_accepted(field: str, value: Any):
         assert step.done.tolist() == [bool(value)] * 2
 
 
+class Depth(gymnasium.Env[Any, Any]):
+    """A camera of millimetres whose space declares bytes; it sees 200, then `second`."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, second: int):
+        self.second = second
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([200, 3], np.uint16), {}
+
+    def step(self, action):
+        return np.array([self.second, 3], np.uint16), 0.0, False, False, {}
+
+
+def test_whole_numbers_that_the_declared_dtype_cannot_hold_are_refused():
+    # 1000 in a byte would be 1000 - 3 * 256 = 232, which looks like any other pixel
+    env = GymnasiumEnv(lambda: Depth(1000), 1)
+    assert env.reset(0)["obs"].tolist() == [[200, 3]]
+    with pytest.raises(ContractError, match=r"'obs'.*wanted uint8.*found uint16 from 3 to 1000"):
+        env.step(torch.tensor([0]))
+    env = GymnasiumEnv(lambda: Depth(255), 1)
+    env.reset(0)
+    assert [env.step(torch.tensor([0])).obs["obs"].tolist() for _ in range(2)] == [[[255, 3]]] * 2
+
+
 def test_bad_resets_and_infos_are_named():
     env = GymnasiumEnv(functools.partial(HostileEnv, "reset", np.zeros(2, np.float32), 0), 2)
     with pytest.raises(ContractError, match=r"env 0, phase reset.*reset wants to return \(observation, info\)"):

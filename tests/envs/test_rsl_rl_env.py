@@ -125,6 +125,17 @@ def test_old_time_outs_of_running_episodes_count_for_nothing() -> None:
     assert step.terminated.tolist() == [False, False, False]
 
 
+def test_the_time_limit_of_gyms_wrapper_is_one_too() -> None:
+    fake = LeggedGymFake(time_outs="absent")
+    env = RslRlEnv(fake)
+    env.reset()
+    fake.extras["TimeLimit.truncated"] = torch.tensor([True, False, False])
+    idle = torch.zeros(3, 2)
+    step = [env.step(idle) for _ in range(4)][3]  # env 0 times out in its fourth step
+    assert step.truncated.tolist() == [True, False, False]
+    assert step.terminated.tolist() == [False, False, False]
+
+
 def test_a_fall_in_the_step_of_the_time_limit_is_both_where_the_simulator_tells() -> None:
     fake = make("v4")
     fake.unwrapped.reset_terminated = fake.simulator.fallen

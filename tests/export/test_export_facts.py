@@ -161,9 +161,11 @@ def test_gymnasiums_mujoco_tasks_pass_controls_on():
 class JointPositionAction:
     """As mjlab's and Isaac Lab's terms keep their numbers."""
 
-    def __init__(self, names: list[str], scale: Any, offset: Any) -> None:
+    def __init__(self, names: list[str], scale: Any, offset: Any, clip=None, **gains: Any) -> None:
         self.action_dim, self._joint_names, self._scale, self._offset = len(names), names, scale, offset
-        data = SimpleNamespace(default_joint_pos=torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2))
+        data = SimpleNamespace(default_joint_pos=torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2), **gains)
+        self.cfg = SimpleNamespace(clip=clip and "set")
+        self._clip = torch.tensor([clip or [[-1.0, 1.0]] * len(names)] * 2)  # [N, A, 2], of targets
         self._asset = SimpleNamespace(joint_names=["a", "b", "c", "d"], data=data)
 
 
@@ -189,6 +191,29 @@ def test_joint_terms_of_a_manager_are_read_in_their_order():
     assert found.joint_stiffness is None and found.command_names == ("twist",)
 
 
+@pytest.mark.parametrize(
+    ("clip", "low", "high"),
+    [
+        (None, None, None),  # the config sets none
+        ([[-1.0, 1.0], [-0.5, 2.0]], (-1.0, -0.5), (1.0, 2.0)),
+        ([[-1.0, 1.0], [-0.5, float("inf")]], (-1.0, -0.5), None),
+    ],
+)
+def test_limits_of_a_joint_terms_targets_are_stated(clip, low, high):
+    found = find_actuation(managed(JointPositionAction(["a", "b"], 0.5, 0.0, clip)), 2)
+    assert found is not None and (found.target_low, found.target_high) == (low, high)
+
+
+@pytest.mark.parametrize(("stiffness", "found"), [([20.0, 30.0], (20.0, 30.0)), ([20.0, 0.0], None)])
+def test_the_simulators_zeros_are_no_gains_of_an_explicit_actuator(stiffness, found):
+    # Isaac Lab writes zero drive gains for joints whose torques an actuator model computes itself
+    both = torch.tensor([[*stiffness, 9.0, 9.0]] * 2), torch.tensor([[0.5, 0.0, 9.0, 9.0]] * 2)
+    term = JointPositionAction(["a", "b"], 0.5, 0.0, joint_stiffness=both[0], joint_damping=both[1])
+    stated = find_actuation(managed(term), 2)
+    assert stated is not None and stated.joint_stiffness == found
+    assert stated.joint_damping == (None if found is None else (0.5, 0.0))
+
+
 def test_numbers_that_are_no_facts_stay_unknown():
     differs = JointPositionAction(["a"], torch.tensor([[0.5], [0.6]]), 0.0)  # randomised per env
     found = find_actuation(managed(differs), 1)
@@ -201,7 +226,10 @@ def test_numbers_that_are_no_facts_stay_unknown():
 @pytest.mark.parametrize(("kind", "offset"), [("P", (0.1, -0.2)), ("T", (0.0, 0.0)), ("actuator_net", None)])
 def test_legged_gyms_numbers(kind, offset):
     env = SimpleNamespace(
-        cfg=SimpleNamespace(control=SimpleNamespace(action_scale=0.25, control_type=kind)),
+        cfg=SimpleNamespace(
+            control=SimpleNamespace(action_scale=0.25, control_type=kind),
+            normalization=SimpleNamespace(clip_actions=2.0),
+        ),
         default_dof_pos=torch.tensor([[0.1, -0.2]], dtype=torch.float64),
         p_gains=torch.tensor([20.0, 30.0]),
         d_gains=torch.tensor([0.5, 1.0]),
@@ -212,3 +240,6 @@ def test_legged_gyms_numbers(kind, offset):
     assert found.offset == offset and found.default_joint_pos == (0.1, -0.2)
     assert found.joint_names == ("hip", "knee")
     assert (found.joint_stiffness, found.joint_damping) == ((20.0, 30.0), (0.5, 1.0))
+    # the env clips actions to [-2, 2], which moves targets by 0.25 · 2 at most
+    wanted = (None, None) if offset is None else tuple(tuple(at + by for at in offset) for by in (-0.5, 0.5))
+    assert (found.target_low, found.target_high) == wanted

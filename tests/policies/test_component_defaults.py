@@ -221,6 +221,15 @@ def test_one_line_per_component_states_it(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "policy: image 'camera', [12, 10, 3], is flattened into the layers"
     ]
+    caplog.clear()
+    planes = {
+        "gray": ComponentSpec(shape=(8, 8), dtype="uint8"),
+        "film": ComponentSpec(shape=(2, 8, 8, 3), dtype="uint8"),
+    }
+    with caplog.at_level(logging.INFO, logger="striderl.policies"):
+        build(ObsSpec(planes))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2 and all("flattened into the layers; with three axes" in line for line in lines)
 
 
 def test_masks_are_no_observations():

@@ -132,3 +132,11 @@ def test_scales_of_commands_want_commands():
         ActorCriticFieldMutex(8, None, 2, cmd_scales=2.0, **settings)
     with pytest.raises(ValueError, match=r"cmd_scales=2.0 has no effect .* give cmd_vel"):
         MutexConfig(cmd_scales=2.0)
+
+
+@pytest.mark.parametrize("name", ["act", "value", "forward"])
+def test_a_method_that_would_count_in_some_places_only_is_refused(name):
+    with pytest.raises(TypeError, match=rf"Own\.{name} would have no effect: .*define (forward|act) alike"):
+        type("Own", (Policy,), {name: lambda self: None})
+    both = type("Own", (Policy,), {"act": lambda self: None, "forward": lambda self: None})
+    assert type("Child", (both,), {name: lambda self: None}).__base__ is both

@@ -120,6 +120,16 @@ def test_an_image_alone_is_an_array_too():
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
+def test_whole_numbers_are_kept_or_refused():
+    spec = ObsSpec({"image": ComponentSpec(shape=(1, 8, 8), dtype="uint8")})
+    torch.manual_seed(0)
+    agent = Agent(Policy(spec, BOX, PolicyConfig(**SMALL)))
+    image = np.full((1, 8, 8), 200, np.uint16)
+    np.testing.assert_array_equal(agent.predict(image), agent.predict(image.astype(np.uint8)))
+    with pytest.raises(TypeError, match="'image' wants uint8, found uint16 from 200 to 1000"):
+        agent.predict(np.where(np.arange(8) == 0, np.uint16(1000), image))  # 232 in a byte
+
+
 def test_memory_is_kept_and_resets_per_env():
     policy = build(actor=(MEMORY,))
     agent, steps = Agent(policy), [observe(3, seed) for seed in range(4)]

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from striderl.data.actions import ActionSpec, BoxSpec, DiscreteSpec
+from striderl.data.checked_fields import refuse_overrides
 from striderl.data.naming import unknown
 from striderl.data.registry import ALGORITHMS, TERMS
 from striderl.data.specs import ObsSpec
@@ -119,6 +121,26 @@ class BuildContext(NamedTuple):
         mode: str = vars(config)["mode"]
         usual = self.mode if isinstance(self.mode, str) else self.mode.mode
         return replace(config, mode=mode or usual)  # type: ignore[type-var]
+
+
+class TermsBesidePPO:
+    """Base of algorithms that only put terms beside PPO: what the class returns is a `PPO` or `DAgger`.
+
+    There is never an object of the class, so methods of a subclass would have no effect; they raise.
+    """
+
+    loop = ON_POLICY
+    learns_in_ranks = True
+    takes_terms = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        methods = [name for name, each in vars(cls).items() if inspect.isfunction(each) or isinstance(each, property)]
+        base = cls.__base__ or cls
+        reason = (
+            f"{base.__name__}(…) returns a PPO with terms; derive from PPO, and give it the terms of {base.__name__}"
+        )
+        refuse_overrides(cls, dict.fromkeys(methods, reason))
 
 
 class AlgorithmFacts(NamedTuple):

@@ -111,7 +111,11 @@ def components(obs: Any, spec: ObsSpec, device: torch.device, *, dims: int = 1) 
     for name, part in spec.items():
         if name not in given:
             raise KeyError(unknown("component", name, given, where="the observation"))
-        value = torch.as_tensor(given[name], device=device, dtype=torch_dtype(part.dtype))
+        raw = torch.as_tensor(given[name], device=device)
+        value = raw.to(torch_dtype(part.dtype))
+        is_changed = value.dtype != raw.dtype and not value.is_floating_point()
+        if is_changed and not torch.equal(value.to(raw.dtype), raw):
+            raise TypeError(f"observation {name!r} wants {part.dtype}, found {raw.dtype} that it cannot hold unchanged")
         if tuple(value.shape[dims:]) != part.shape or value.dim() != dims + len(part.shape):
             leading = ["B"] if dims == 1 else ["T", "B"]
             raise ValueError(

@@ -200,11 +200,9 @@ def action_spec_from_space(space: Any, *, mask: str = "") -> ActionSpec:
         if mask:
             raise ValueError("a Box action space has no choices to mask")
         return BoxSpec(shape=tuple(space.shape), low=tuple(space.low.reshape(-1)), high=tuple(space.high.reshape(-1)))
+    if np.any(getattr(space, "start", 0)):  # of a Discrete or MultiDiscrete
+        raise ValueError(f"{kind} action spaces start at 0 here, found start={space.start}; shift it in a wrapper")
     if kind == "Discrete":
-        if int(getattr(space, "start", 0)) != 0:
-            raise ValueError(
-                f"Discrete action spaces start at 0 here, found start={space.start}; shift it in a wrapper"
-            )
         return DiscreteSpec(n=int(space.n), mask=mask)
     if kind == "MultiDiscrete":
         return MultiDiscreteSpec(nvec=tuple(int(n) for n in np.asarray(space.nvec).reshape(-1)), mask=mask)

@@ -108,7 +108,11 @@ def _cast(name: str, value: Any, part: ComponentSpec, where: str) -> Array:
     array = np.asarray(value)
     if not np.can_cast(array.dtype, part.dtype, casting="same_kind"):
         raise TypeError(f"{where}: component {name!r} wants {part.dtype}, found {array.dtype}; convert it on purpose")
-    return np.array(array, dtype=part.dtype, order="C")  # a copy, because what was given may be read-only
+    cast = np.array(array, dtype=part.dtype, order="C")  # a copy, because what was given may be read-only
+    if array.dtype.kind in "iu" and cast.dtype.kind in "iu" and not np.array_equal(cast, array):
+        found = f"{array.dtype} from {array.min()} to {array.max()}"
+        raise TypeError(f"{where}: component {name!r} wants {part.dtype}, found {found}; convert it on purpose")
+    return cast
 
 
 def _lead(name: str, array: Array, part: ComponentSpec, where: str) -> tuple[int, ...]:

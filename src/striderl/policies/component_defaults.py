@@ -39,7 +39,7 @@ class ComponentDefaults:
     choices: tuple[str, ...]
     """The components that become one-hot."""
     flattened: tuple[str, ...]
-    """Images that go into the layers as they are, by the settings."""
+    """Images, and bytes of two or four axes, that go into the layers as they are."""
     spec: ObsSpec
     """The specs of the components before any stage."""
     at_end: bool = True
@@ -91,7 +91,9 @@ class ComponentDefaults:
                 sum(counts),
             )
         for name in self.flattened:
-            _log.info("%s: image %r, %s, is flattened into the layers", owner, name, list(self.spec[name].shape))
+            shape = list(self.spec[name].shape)
+            axes = "" if len(shape) == 3 else "; with three axes, [H, W, C] or [C, H, W], it would be encoded by a CNN"
+            _log.info("%s: image %r, %s, is flattened into the layers%s", owner, name, shape, axes)
 
 
 def component_defaults(
@@ -106,10 +108,11 @@ def component_defaults(
     named = _named(recipes)
     left = {name: part for name, part in spec.items() if name not in named and part.group != "action_mask"}
     pictures = [name for name, part in left.items() if is_picture(part)]
+    planes = [name for name, part in left.items() if part.dtype == "uint8" and len(part.shape) in (2, 4)]
     return ComponentDefaults(
         images={} if flatten_images else {name: image_encoder(name, left[name]) for name in pictures},
         choices=tuple(name for name, part in left.items() if part.num_choices) if one_hot else (),
-        flattened=tuple(pictures) if flatten_images else (),
+        flattened=(*(pictures if flatten_images else ()), *planes),
         spec=spec,
         at_end=at_end,
     )

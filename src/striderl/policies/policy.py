@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from striderl.data.actions import ActionSpec
-from striderl.data.checked_fields import suggests_fields
+from striderl.data.checked_fields import refuse_overrides, suggests_fields
 from striderl.data.naming import saved_name, unknown
 from striderl.data.noise import NoiseSpec
 from striderl.data.specs import ObsSpec, TensorSpec
@@ -124,8 +124,21 @@ class _Reads(NamedTuple):
     size: int
 
 
+_TOGETHER = {
+    "act": ("forward", "in collection and updates, which call forward; define forward alike, or a stage or a head"),
+    "value": ("forward", "on the values that are learned, which are forward's; define forward alike"),
+    "forward": ("act", "in evaluation, Agent and exports, which call act; define act alike, or a stage or a head"),
+}
+"""Methods that act as one: name → the other that a subclass defines with it, and where it has no effect alone."""
+
+
 class Policy(nn.Module):
     """Trunk, actor and critic; see the picture at the top of this module."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        alone = {name: why for name, (other, why) in _TOGETHER.items() if getattr(cls, other) is getattr(Policy, other)}
+        refuse_overrides(cls, alone)
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, config: PolicyConfig | None = None) -> None:
         """Build everything for these observations and actions; raise for a missing component."""

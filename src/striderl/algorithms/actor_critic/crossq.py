@@ -165,8 +165,9 @@ class CrossQ(OffPolicyLearner):
         """Step the critics and their statistics; every so often the actor and the temperature."""
         minibatch = {**cleaned(sample), "weight": weight, "noise": noise}
         minibatch["next_action"], minibatch["cost"] = self.next_action(minibatch)
-        target, error, moments = self._looked_at(minibatch)
-        minibatch["target"] = target
+        with torch.no_grad():  # the critics as they are before the step
+            value, following, moments = self.together(minibatch)
+        minibatch["target"] = target = self.targets({**minibatch, "following": following})
         numbers = self.critic_updater.step(self.critic_losses, minibatch)
         self._members.update_normalization(moments)
         if self.num_updates % self.config.actor_every == 0:
@@ -179,7 +180,7 @@ class CrossQ(OffPolicyLearner):
         self.num_updates += 1
         numbers["temperature"] = self.temperature.value().detach()
         if self.config.prioritized:
-            numbers["td_error"] = error
+            numbers["td_error"] = (value - target).abs().mean(dim=0)
         return numbers
 
     @torch.no_grad()
@@ -188,13 +189,6 @@ class CrossQ(OffPolicyLearner):
         distribution, _, _ = self.policy.act(minibatch["obs_next"], {}, {})
         action, log_prob = distribution.sample_with_log_prob(minibatch["noise"]["next_action"])
         return action, self.temperature.value() * log_prob
-
-    @torch.no_grad()
-    def _looked_at(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor, list[EnsembleMoments]]:
-        """Return targets, errors and the batch's moments, with the critics as they are before the step."""
-        value, following, moments = self.together(minibatch)
-        target = td_target(minibatch["rew"], minibatch["discount"], following.amin(dim=0) - minibatch["cost"])
-        return target, (value - target).abs().mean(dim=0), moments
 
     def together(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Tensor, list[EnsembleMoments]]:
         """Return Q(s, a) [K, B], Q(s', a') [K, B] and the moments of one forward pass over both halves."""
@@ -210,10 +204,10 @@ class CrossQ(OffPolicyLearner):
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Compute TD targets."""
-        action, cost = self.next_action(minibatch)
-        target, _, _ = self._looked_at({**minibatch, "next_action": action, "cost": cost})
-        return target
+        """Compute TD targets from 'following', Q(s', a') [K, B] of all critics, and 'cost', α log π(a'|s')."""
+        return td_target(
+            minibatch["rew"], minibatch["discount"], minibatch["following"].amin(dim=0) - minibatch["cost"]
+        )
 
     def critic_losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return the squared errors of all critics, summed over them."""

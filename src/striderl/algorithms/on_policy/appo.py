@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from striderl.algorithms.building import DISCRIMINATOR_SEED, ON_POLICY, BuildContext
+from striderl.algorithms.building import DISCRIMINATOR_SEED, BuildContext, TermsBesidePPO
 from striderl.algorithms.on_policy.ppo import PPO
 from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.on_policy.tppo import TPPO, TPPOConfig
@@ -48,14 +48,11 @@ class APPOConfig:
         check_field_types(self)
 
 
-class APPO:
+class APPO(TermsBesidePPO):
     """PPO with a motion prior; what `APPO(…)` returns is a `PPO`."""
 
     Config = APPOConfig
     summary = "PPO that is also rewarded for moving like an expert (adversarial motion prior), on-policy"
-    loop = ON_POLICY
-    learns_in_ranks = True
-    takes_terms = True
     objects = ("expert",)
 
     def __new__(  # type: ignore[misc]
@@ -91,7 +88,7 @@ class APPO:
         """Build the learner from its config and the run's expert."""
         policy, expert = cls.build_policy(config, context), prior_expert(context, config.prior)
         with context.seeded(DISCRIMINATOR_SEED):
-            return APPO(policy, expert, config, terms, mode=context.mode, reduce=context.reduce)
+            return cls(policy, expert, config, terms, mode=context.mode, reduce=context.reduce)
 
 
 def motion_terms(
@@ -136,14 +133,11 @@ class ATPPOConfig:
             raise ValueError("using_ppo=False reads no reward, so a motion prior has no effect; use TPPO for DAgger")
 
 
-class ATPPO:
+class ATPPO(TermsBesidePPO):
     """PPO with a teacher and a motion prior; what `ATPPO(…)` returns is a `PPO`."""
 
     Config = ATPPOConfig
     summary = "PPO with a teacher that is also rewarded for moving like an expert, on-policy"
-    loop = ON_POLICY
-    learns_in_ranks = True
-    takes_terms = True
     objects = ("teacher", "expert")
 
     def __new__(  # type: ignore[misc]
@@ -177,4 +171,4 @@ class ATPPO:
         policy, expert = cls.build_policy(config, context), prior_expert(context, config.prior)
         teacher = context.load("teacher")
         with context.seeded(DISCRIMINATOR_SEED):
-            return ATPPO(policy, teacher, expert, config, terms, mode=context.mode, reduce=context.reduce)
+            return cls(policy, teacher, expert, config, terms, mode=context.mode, reduce=context.reduce)

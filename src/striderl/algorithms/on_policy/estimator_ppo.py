@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from striderl.algorithms.building import ON_POLICY, BuildContext, build_actor_critic
+from striderl.algorithms.building import BuildContext, TermsBesidePPO, build_actor_critic
 from striderl.algorithms.on_policy.ppo import PPO
 from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.estimation import Estimation, EstimatorConfig
@@ -53,14 +53,11 @@ def build_estimator_policy(estimator: EstimatorConfig, config: PPOConfig, contex
     return build_actor_critic(context._replace(stages=stages), max(1, len(config.reward_groups)))
 
 
-class EstimatorPPO:
+class EstimatorPPO(TermsBesidePPO):
     """PPO with the losses of estimators; what `EstimatorPPO(…)` returns is a `PPO`."""
 
     Config = EstimatorPPOConfig
     summary = "PPO whose policy also estimates what it cannot observe, on-policy"
-    loop = ON_POLICY
-    learns_in_ranks = True
-    takes_terms = True
 
     def __new__(  # type: ignore[misc]
         cls,
@@ -84,4 +81,4 @@ class EstimatorPPO:
     def build(cls, config: EstimatorPPOConfig, context: BuildContext, terms: Sequence[Term] = ()) -> PPO:
         """Build the learner from its config."""
         policy, estimation = cls.build_policy(config, context), config.estimator.term()
-        return EstimatorPPO(policy, config, terms, estimation=estimation, mode=context.mode, reduce=context.reduce)
+        return cls(policy, config, terms, estimation=estimation, mode=context.mode, reduce=context.reduce)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from striderl.algorithms.building import DISCRIMINATOR_SEED, ON_POLICY, BuildContext
+from striderl.algorithms.building import DISCRIMINATOR_SEED, BuildContext, TermsBesidePPO
 from striderl.algorithms.on_policy.ppo import PPO
 from striderl.algorithms.on_policy.ppo_config import PPOConfig
 from striderl.algorithms.terms.adversarial import AdversarialReward, AdversarialTermConfig
@@ -39,14 +39,11 @@ class GAILConfig:
         check_field_types(self)
 
 
-class GAIL:
+class GAIL(TermsBesidePPO):
     """PPO that learns from a discriminator between its own steps and an expert's; `GAIL(…)` returns a `PPO`."""
 
     Config = GAILConfig
     summary = "PPO that learns to be taken for an expert by a discriminator (adversarial imitation), on-policy"
-    loop = ON_POLICY
-    learns_in_ranks = True
-    takes_terms = True
     objects = ("expert",)
 
     def __new__(  # type: ignore[misc]

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from striderl.algorithms.building import ON_POLICY, BuildContext
+from striderl.algorithms.building import BuildContext, TermsBesidePPO
 from striderl.algorithms.on_policy.dagger import DAgger, DAggerConfig
 from striderl.algorithms.on_policy.estimator_ppo import build_estimator_policy, estimations
 from striderl.algorithms.on_policy.ppo import PPO
@@ -107,14 +107,11 @@ class TPPOConfig:
         return [*changed, *(["teacher_samples"] if self.teacher_samples != "leave" else [])]
 
 
-class TPPO:
+class TPPO(TermsBesidePPO):
     """The teacher PPO of st_rl: `TPPO(…)` returns a `PPO` with `Distill`, or a `DAgger` without `using_ppo`."""
 
     Config = TPPOConfig
     summary = "PPO and imitation of a teacher, or imitation alone (using_ppo False), on-policy"
-    loop = ON_POLICY
-    learns_in_ranks = True
-    takes_terms = True
     objects = ("teacher",)
 
     def __new__(  # type: ignore[misc]
@@ -150,7 +147,7 @@ class TPPO:
     def build(cls, config: TPPOConfig, context: BuildContext, terms: Sequence[Term] = ()) -> PPO | DAgger:
         """Build the learner from its config and the run's teacher."""
         policy = cls.build_policy(config, context)
-        return TPPO(policy, context.load("teacher"), config, terms, mode=context.mode, reduce=context.reduce)
+        return cls(policy, context.load("teacher"), config, terms, mode=context.mode, reduce=context.reduce)
 
 
 @suggests_fields
@@ -162,14 +159,11 @@ class EstimatorTPPOConfig(TPPOConfig):
     """The estimator and its loss."""
 
 
-class EstimatorTPPO:
+class EstimatorTPPO(TermsBesidePPO):
     """Teacher PPO with the losses of estimators; what `EstimatorTPPO(…)` returns is a `PPO` or a `DAgger`."""
 
     Config = EstimatorTPPOConfig
     summary = "PPO with a teacher whose policy also estimates what it cannot observe, on-policy"
-    loop = ON_POLICY
-    learns_in_ranks = True
-    takes_terms = True
     objects = ("teacher",)
 
     def __new__(  # type: ignore[misc]
@@ -197,6 +191,4 @@ class EstimatorTPPO:
         """Build the learner from its config and the run's teacher."""
         policy, teacher = cls.build_policy(config, context), context.load("teacher")
         estimation = config.estimator.term()
-        return EstimatorTPPO(
-            policy, teacher, config, terms, estimation=estimation, mode=context.mode, reduce=context.reduce
-        )
+        return cls(policy, teacher, config, terms, estimation=estimation, mode=context.mode, reduce=context.reduce)

@@ -32,7 +32,7 @@ from striderl.algorithms.sequence_learning import (
     woven_features,
 )
 from striderl.algorithms.terms.term import Term
-from striderl.algorithms.value_based.dqn import DQNConfig, Means, QKind, Seen, build_q_network
+from striderl.algorithms.value_based.dqn import DQNConfig, Judged, Means, QKind, Seen, build_q_network
 from striderl.collect.actors.behaviours import BehaviourActor, EpsilonGreedy, policy_memory
 from striderl.data.checked_fields import suggests_fields
 from striderl.data.noise import NoiseSpec
@@ -132,21 +132,15 @@ class RecurrentDQN(OffPolicyLearner):
 
     def losses(self, minibatch: Mapping[str, Any]) -> tuple[Losses, dict[str, Tensor]]:
         """Return the loss of the actions taken in the valid steps."""
-        features, minibatch = self._forward(minibatch)
-        judged = self.kind.judge(self._look("now", self.policy, features, minibatch), minibatch)
+        judged = self._judged(minibatch)
         loss = weighted_mean(judged.loss, minibatch["valid"], minibatch["weight"])
         return {"q_loss": (1.0, loss)}, {"q_value": counted_mean(judged.value, minibatch["valid"])}
 
-    def _forward(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Return the network's features along the sequence, and the minibatch with its targets."""
+    def _judged(self, minibatch: Mapping[str, Any]) -> Judged:
+        """Judge the actions taken by their targets; the network runs once along the sequence for both."""
         features = woven_features(self.policy, minibatch, minibatch["state"])
-        with torch.no_grad():
-            slow = minibatch["slow"] if "slow" in minibatch else self._slow(minibatch)
-            choice = None
-            if self.config.double:
-                choice = self._look("next", self.policy, features.detach(), minibatch)().values.argmax(dim=-1)
-            seen = self._look("target", self.target.network, slow, minibatch)
-            return features, {**minibatch, "target": self.kind.targets(seen, choice, minibatch)}
+        target = self.targets({**minibatch, "features": features.detach()})
+        return self.kind.judge(self._look("now", self.policy, features, minibatch), {**minibatch, "target": target})
 
     @torch.no_grad()
     def _slow(self, minibatch: Mapping[str, Any]) -> Tensor:
@@ -155,10 +149,14 @@ class RecurrentDQN(OffPolicyLearner):
 
     @torch.no_grad()
     def targets(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Compute TD targets of the actions taken, [T · B] or [T · B, M]."""
-        _, with_targets = self._forward(minibatch)
-        target: Tensor = with_targets["target"]
-        return target
+        """Compute TD targets of the actions taken, [T · B] or [T · B, M]; features that are not given are computed."""
+        slow = minibatch["slow"] if "slow" in minibatch else self._slow(minibatch)
+        choice = None
+        if self.config.double:
+            given = minibatch.get("features")
+            features = woven_features(self.policy, minibatch, minibatch["state"]) if given is None else given
+            choice = self._look("next", self.policy, features, minibatch)().values.argmax(dim=-1)
+        return self.kind.targets(self._look("target", self.target.network, slow, minibatch), choice, minibatch)
 
     def _look(self, look: str, policy: ActorPolicy, features: Tensor, minibatch: Mapping[str, Any]) -> Seen:
         """Return a network's head on the steps, or after their windows."""
@@ -174,10 +172,10 @@ class RecurrentDQN(OffPolicyLearner):
 
     @torch.no_grad()
     def _priority(self, minibatch: Mapping[str, Any]) -> Tensor:
-        features, minibatch = self._forward(minibatch)
-        judged = self.kind.judge(self._look("now", self.policy, features, minibatch), minibatch)
         shape = (self.sequence.length, -1)
-        return sequence_priority(judged.error.view(shape), minibatch["valid"].view(shape), self.sequence.eta)
+        return sequence_priority(
+            self._judged(minibatch).error.view(shape), minibatch["valid"].view(shape), self.sequence.eta
+        )
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

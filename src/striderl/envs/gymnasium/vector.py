@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from striderl.envs.workers.block import render_fps_of, step_limit
-from striderl.envs.workers.convert import LeafWriter, ObservationWriter, leaf_paths, value_at
+from striderl.envs.workers.convert import LeafWriter, ObservationWriter, leaf_paths, refuse_wrapped, value_at
 from striderl.envs.workers.errors import ContractViolation, EnvRaised, Place, traceback_text
 from striderl.envs.workers.layout import Array, Description, Layout, Leaf, env_seeds
 
@@ -333,6 +333,8 @@ class BatchedObservation:
         if seen is not None and seen != array.dtype:
             raise ContractViolation(f"component {leaf.name!r}, {where}: given as {seen} before, found {array.dtype}")
         self._seen[number] = array.dtype
+        if array.dtype.kind in "iu" and not flags:
+            refuse_wrapped(array, leaf.dtype, f"component {leaf.name!r}, {where}: wanted {leaf.dtype}")
         return array.astype(leaf.dtype)
 
     def _mask_rows(self, info: Any, where: str, fallback: Array | None, rows: Array | None) -> Array:

@@ -230,6 +230,8 @@ def _from_managers(env: Any, num_actions: int) -> ActuationSpec | None:
         target=kinds.pop(),
         scale=joined(lambda term: _per_action(_of(term, "_scale", "scale"), int(term.action_dim))),
         offset=joined(lambda term: _per_action(_of(term, "_offset", "offset"), int(term.action_dim))),
+        target_low=joined(lambda term: _limits(term, 0)),
+        target_high=joined(lambda term: _limits(term, 1)),
         joint_names=joined(_joint_names),
         default_joint_pos=joined(lambda term: _joint_data(term, "default_joint_pos")),
         joint_stiffness=joined(lambda term: _gains(term, env, "joint_stiffness")),
@@ -249,6 +251,15 @@ def _target(term: Any) -> str | None:
 def _of(term: Any, *names: str) -> Any:
     """Return the first of these attributes that the term has."""
     return next((getattr(term, name) for name in names if hasattr(term, name)), None)
+
+
+def _limits(term: Any, side: int) -> Numbers | None:
+    """Return the lower or upper limits of a joint term's targets, `_clip` [N, A, 2], where its config sets them."""
+    limits = getattr(term, "_clip", None)
+    if getattr(getattr(term, "cfg", None), "clip", None) is None or not isinstance(limits, Tensor) or limits.dim() != 3:
+        return None
+    found = _per_action(limits[..., side], int(term.action_dim))
+    return found if found is not None and all(map(math.isfinite, found)) else None
 
 
 def _joint_names(term: Any) -> tuple[str, ...] | None:
@@ -276,8 +287,12 @@ def _joint_data(term: Any, name: str) -> Numbers | None:
 
 
 def _gains(term: Any, env: Any, name: str) -> Numbers | None:
-    """Return gains of the asset's data (Isaac Lab), else of the MuJoCo model's position servos (mjlab)."""
-    found = _joint_data(term, name)
+    """Return gains of the asset's data (Isaac Lab), else of the MuJoCo model's position servos (mjlab).
+
+    In Isaac Lab's data they are those of the simulator's own drives: zero where an explicit actuator drives the joint.
+    """
+    drives = _joint_data(term, "joint_stiffness")
+    found = _joint_data(term, name) if drives is not None and 0.0 not in drives else None
     model, joints = getattr(getattr(env, "sim", None), "mj_model", None), _joint_names(term)
     if found is not None or model is None or joints is None:
         return found
@@ -311,11 +326,16 @@ def _from_legged_gym(env: Any, num_actions: int) -> ActuationSpec | None:
     target = {"P": "joint_position", "V": "joint_velocity", "T": "torque"}.get(kind if isinstance(kind, str) else "")
     pose = _per_action(getattr(env, "default_dof_pos", None), num_actions)
     nothing = (0.0,) * num_actions if target in ("joint_velocity", "torque") else None
+    offset = pose if target == "joint_position" else nothing
     names = _names(getattr(env, "dof_names", None))
+    largest = _per_action(setting(setting(getattr(env, "cfg", None), "normalization"), "clip_actions"), num_actions)
+    reach = [abs(each) * most for each, most in zip(scale, largest)] if largest is not None else []
     return ActuationSpec(
         target=target,
         scale=scale,
-        offset=pose if target == "joint_position" else nothing,
+        offset=offset,
+        target_low=tuple(at - most for at, most in zip(offset, reach)) if offset and reach else None,
+        target_high=tuple(at + most for at, most in zip(offset, reach)) if offset and reach else None,
         joint_names=names if names is not None and len(names) == num_actions else None,
         default_joint_pos=pose,
         joint_stiffness=_per_action(getattr(env, "p_gains", None), num_actions),

@@ -7,10 +7,11 @@ The generation is recognised from what the env returns (`rsl_rl_obs` draws the f
     actions [N, A] ──copy, clip──▶ env.step ──▶ groups                           named components, copied
                                             ──▶ reward [N] or [N, 1]             float32 [N]
                                             ──▶ dones of any dtype               done = dones != 0
-                                            ──▶ extras["time_outs"] or nothing   truncated  = done & time_outs
-                                                                                 terminated = done & ~time_outs
+                                            ──▶ extras["time_outs"], Gym's name  truncated  = done & time_outs
+                                                or nothing                       terminated = done & ~time_outs
 
-`done &` matters: legged_gym refreshes `time_outs` only in steps with a reset, so flags of long ago stay in extras.
+Gym's name is 'TimeLimit.truncated'. `done &` matters: legged_gym refreshes `time_outs` only in steps with a reset, so
+flags of long ago stay in extras.
 rsl_rl's single `done` cannot express a fall in the very step of the time limit; such a row is only truncated, except
 where the simulator reports it (`reset_terminated` of mjlab and Isaac Lab): then it is both, and terminated counts.
 
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor
 
 from striderl.data.actions import BoxSpec
+from striderl.data.episode_ends import TIME_LIMIT
 from striderl.data.naming import unknown
 from striderl.data.specs import TensorSpec
 from striderl.envs.rsl_rl import control
@@ -242,8 +244,9 @@ class RslRlEnv(VecEnv):
 
     def _split(self, done: Tensor, extras: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return why episodes ended: terminated and truncated, bool [N] each."""
-        value = extras.get("time_outs")
-        time_outs = torch.zeros_like(done) if value is None else self._flags(value, "extras['time_outs']")
+        key = TIME_LIMIT if extras.get("time_outs") is None else "time_outs"
+        value = extras.get(key)
+        time_outs = torch.zeros_like(done) if value is None else self._flags(value, f"extras[{key!r}]")
         fallen = getattr(self.unwrapped, "reset_terminated", None)
         if isinstance(fallen, Tensor):
             return done & (~time_outs | self._flags(fallen, "reset_terminated")), done & time_outs

@@ -31,7 +31,7 @@ class LeafWriter:
         self._dtype = np.dtype(leaf.dtype)
         self._as_flags = as_flags
         self.seen: list[np.dtype[Any] | None] = [None] * num_envs
-        """The dtype that each env gave first."""
+        """The dtype that each env gave first; None where every value has to be looked at."""
 
     def write(self, value: Any, target: Array, row: int) -> None:
         """Store one env's value; raise `ContractViolation` when its shape or dtype is not as before."""
@@ -48,7 +48,9 @@ class LeafWriter:
             ) from None
         if array.shape != self.shape or not self._fits(array.dtype):
             raise ContractViolation(f"{self._wanted()}, found {array.dtype} of shape {array.shape}")
-        if isinstance(value, np.ndarray):
+        if not np.can_cast(array.dtype, self._dtype) and array.dtype.kind in "iu" and not self._as_flags:
+            refuse_wrapped(array, self._dtype, self._wanted())
+        elif isinstance(value, np.ndarray):
             seen = self.seen[row]
             if seen is not None and seen != array.dtype:
                 raise ContractViolation(f"{self._wanted()} and so far given as {seen}, found {array.dtype}")
@@ -63,6 +65,12 @@ class LeafWriter:
     def _wanted(self) -> str:
         dtype = "0 or 1" if self._as_flags else self._dtype
         return f"{self._kind} {self.name!r}: wanted {dtype} of shape {self.shape}"
+
+
+def refuse_wrapped(array: Array, dtype: Any, wanted: str) -> None:
+    """Raise where whole numbers would become others in a narrower dtype, such as 1000 in uint8."""
+    if not np.array_equal(array.astype(dtype), array):
+        raise ContractViolation(f"{wanted}, found {array.dtype} from {array.min()} to {array.max()}")
 
 
 class ObservationWriter:
