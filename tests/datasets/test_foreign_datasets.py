@@ -400,3 +400,17 @@ def test_arrays_of_a_minari_dataset_that_are_elsewhere_or_nowhere_are_refused(tm
                 file.create_dataset("episode_0/seen", (10**14,), "f8", chunks=(1024,))
     with pytest.raises(FileRefused, match="main_data"):
         MinariReader(folder)
+
+
+def test_a_table_of_lerobot_with_more_values_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    import pyarrow
+    from pyarrow import parquet
+
+    from striderl.datasets.readers import lerobot
+
+    path = tmp_path / "file.parquet"
+    parquet.write_table(pyarrow.table({"stats/x": np.zeros(3000), "length": np.zeros(3000)}), path)
+    assert lerobot.read_table(path).column_names == ["length"] and path.stat().st_size < 8 * 6000
+    monkeypatch.setattr(lerobot, "memory_limit", lambda: 8 * 5999)
+    with pytest.raises(FileRefused, match="6000 values"):
+        lerobot.read_table(path)
