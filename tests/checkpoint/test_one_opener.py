@@ -62,7 +62,6 @@ ALLOWED = {
     ("execution/compile_worker.py", ".write_text"): "the answer, in the same folder",
     ("training/experiment/rollout_worker.py", ".read_bytes"): "the library's own source, for a digest",
     # removals of what was made a moment before
-    ("training/population.py", "shutil.rmtree"): "checkpoints of a population's older segments, which the sweep made",
     ("cli/train.py", "shutil.rmtree"): "the run folder that this command has just made and nothing was trained in",
     ("export/bundle.py", "shutil.rmtree"): "temporary folders with random names, and the bundle that was replaced",
 }

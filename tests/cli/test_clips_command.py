@@ -67,5 +67,5 @@ def test_a_run_is_recorded(tmp_path, capsys):
     assert clips and all(clip.num_frames <= 31 for clip in clips)  # 40 steps and the final frame, less ten
     assert clips[0].fields["joint_pos"].mirror_index and "foot_contacts" in clips[0].fields
     capsys.readouterr()
-    assert main([*record, "--min-seconds", "100"]) == 2
+    assert main([*record, "--min-seconds", "100", "--overwrite"]) == 2
     assert "no episode lasted 100.0 s" in capsys.readouterr().err

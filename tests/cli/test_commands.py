@@ -203,7 +203,7 @@ def test_plot(run, tmp_path, capsys):
     picture = tmp_path / "plots" / "curves.png"
     assert main(["plot", str(run), str(run.parent), "--output", str(picture)]) == 0
     assert imageio.imread(picture).std() > 1
-    assert main(["plot", str(run), "--metrics", "train/nothing", "--output", str(picture)]) == 2
+    assert main(["plot", str(run), "--metrics", "train/nothing", "--output", str(tmp_path / "other.png")]) == 2
     assert "train/nothing" in capsys.readouterr().err
 
 

@@ -308,7 +308,8 @@ def test_the_schedule_of_the_best_member_is_written(population):
     best = read_config_file(population / "best.json")
     assert best.algorithm.learning_rate == found["schedule"][-1]["settings"]["algorithm.learning_rate"]
     assert best.plan.total_steps == 96 and Path(found["run"], "checkpoints").is_dir()
-    assert not (run_of(population, 0) / "checkpoints").exists(), "no later segment starts from generation 0"
+    left = CheckpointStore(run_of(population, 0) / "checkpoints").steps()
+    assert left == [], "no later segment starts from generation 0"
 
 
 def test_settings_that_cannot_change_in_a_run_are_refused(tmp_path, capsys):
@@ -348,3 +349,98 @@ def test_a_resumed_run_learns_with_the_rate_that_it_is_given(tmp_path):
     assert main(["resume", str(run), *more]) == 0
     rates = [json.loads(line)["train/learning_rate"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert rates == pytest.approx([1e-3] * 4 + [5e-4] * 2)
+
+
+# -- trust -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """A module that leaves a mark where it is imported, in a folder of modules, and a home without records."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mark = tmp_path / "imported"
+    source = f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef called():\n    return lambda record: None\n"
+    (tmp_path / "planted_by_a_sweep.py").write_text(source)
+    yield mark
+    sys.modules.pop("planted_by_a_sweep", None)
+
+
+def small_sweep(root: Path, space) -> Path:
+    settings = SweepSettings(space=space, trials=1, metrics=("evaluate/return_mean",), modes=("max",), pruner="none")
+    base = read_config_of(TINY)
+    return new_sweep_folder(root / "one", settings, base)
+
+
+def read_config_of(words):
+    from striderl.cli.train_flags import overridden
+
+    return overridden(recipe("cartpole", "ppo"), list(words), prog="striderl train cartpole")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"callbacks": ["planted_by_a_sweep:called"]},
+        {"terms": ["planted_by_a_sweep:Term"]},
+        {"num_threads": ["1 --callbacks planted_by_a_sweep:called"]},
+        {"callbacks=planted_by_a_sweep:called": [""]},
+    ],
+)
+def test_a_space_from_elsewhere_imports_nothing_without_trust(planted, tmp_path, capsys, space):
+    folder = small_sweep(tmp_path, {"algorithm.gamma": [0.9, 0.95]})
+    (folder / "sweep.json").write_text(json.dumps({**json.loads((folder / "sweep.json").read_text()), "space": space}))
+    assert main(["sweep", "--resume", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert "sweep.json' names the module" in said and "--trust" in said and not planted.exists()
+    main(["sweep", "--resume", str(folder), "--trust"])
+    assert "not made by this user" not in capsys.readouterr().err
+
+
+def test_the_space_of_an_own_sweep_needs_no_trust_also_when_it_is_made_longer(planted, tmp_path):
+    folder = small_sweep(tmp_path, {"callbacks": ["planted_by_a_sweep:called"]})
+    assert main(["sweep", "--resume", str(folder)]) == 0 and planted.exists()
+    assert main(["sweep", "--resume", str(folder), "--trials", "2"]) == 0
+    assert main(["sweep", "--resume", str(folder)]) == 0
+
+
+def test_a_file_with_a_space_names_a_module_only_with_trust(planted, tmp_path, capsys):
+    file = tmp_path / "space.json"
+    file.write_text(json.dumps({"callbacks": ["planted_by_a_sweep:called"], "algorithm": {"gamma": "0.9:0.99"}}))
+    words = command(tmp_path / "sweeps", "--trials", "1", space=(str(file),))
+    assert main(words) == 2 and not planted.exists()
+    said = capsys.readouterr().err
+    assert "space.json' names the module 'planted_by_a_sweep'" in said and "--trust" in said and "0.9" not in said
+    assert main([*words, "--trust"]) == 0 and planted.exists()
+
+
+def test_a_journal_with_settings_that_the_space_does_not_have_is_refused(planted, tmp_path, capsys):
+    folder = small_sweep(tmp_path, {"algorithm.gamma": [0.9, 0.95]})
+    assert main(["sweep", "--resume", str(folder)]) == 0
+    kind = optuna.distributions.CategoricalDistribution(("planted_by_a_sweep:called",))
+    study_of(folder).add_trial(
+        optuna.trial.create_trial(params={"callbacks": kind.choices[0]}, distributions={"callbacks": kind}, value=1e6)
+    )
+    assert main(["sweep", "--resume", str(folder), "--trials", "3"]) == 1
+    assert "has settings that the space of sweep.json does not have" in capsys.readouterr().err and not planted.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_journal_that_is_no_plain_file_is_refused(tmp_path, capsys, kind):
+    folder = small_sweep(tmp_path, {"algorithm.gamma": [0.9, 0.95]})
+    other = tmp_path / "diary.txt"
+    other.write_text("")
+    os.mkfifo(folder / "journal.log") if kind == "pipe" else (folder / "journal.log").symlink_to(other)
+    assert main(["sweep", "--resume", str(folder)]) == 1
+    assert f"journal.log' is refused: it is a {kind}" in capsys.readouterr().err and other.read_text() == ""
+
+
+def test_forgotten_checkpoints_of_a_population_take_no_other_files_along(tmp_path):
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.save({"weight": torch.zeros(1)}, step=1)
+    noted = store.save({"weight": torch.zeros(1)}, step=2)
+    (tmp_path / "checkpoints" / "notes.txt").write_text("mine")
+    (noted / "notes.txt").write_text("mine")
+    store.delete_all()
+    assert store.steps() == [2] and {path.read_text() for path in tmp_path.rglob("notes.txt")} == {"mine"}
+    assert len(list(tmp_path.rglob("notes.txt"))) == 2

@@ -369,3 +369,48 @@ def test_deep_json_and_links_of_a_minari_dataset_are_named_errors(tmp_path, monk
     (tmp_path / "toy" / "metadata.json").write_text("[" * 100_000)
     with pytest.raises(FileRefused, match="metadata"):
         MinariReader(tmp_path / "toy")
+
+
+@pytest.mark.parametrize("kind", ["link", "storage", "virtual", "huge", "pipe"])
+def test_arrays_of_a_minari_dataset_that_are_elsewhere_or_nowhere_are_refused(tmp_path, monkeypatch, kind):
+    import h5py
+
+    monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(MinariDataset=lambda folder: FakeMinari()))
+    folder, diary = tmp_path / "toy", tmp_path / "diary.h5"
+    folder.mkdir()
+    (folder / "metadata.json").write_text("{}")
+    with h5py.File(diary, "w") as file:
+        file["x"] = np.arange(4.0)
+    if kind == "pipe":
+        os.mkfifo(folder / "main_data.hdf5")
+    else:
+        with h5py.File(folder / "main_data.hdf5", "w") as file:
+            file["episode_0/rewards"] = np.arange(4.0)
+        assert len(MinariReader(folder)) == 3
+        with h5py.File(folder / "main_data.hdf5", "a") as file:
+            if kind == "link":
+                file["episode_0/seen"] = h5py.ExternalLink(str(diary), "/x")
+            elif kind == "storage":
+                file.create_dataset("episode_0/seen", (4,), "f8", external=[(str(diary), 0, h5py.h5f.UNLIMITED)])
+            elif kind == "virtual":
+                layout = h5py.VirtualLayout((4,), "f8")
+                layout[:] = h5py.VirtualSource(str(diary), "x", (4,))
+                file.create_virtual_dataset("episode_0/seen", layout)
+            else:
+                file.create_dataset("episode_0/seen", (10**14,), "f8", chunks=(1024,))
+    with pytest.raises(FileRefused, match="main_data"):
+        MinariReader(folder)
+
+
+def test_a_table_of_lerobot_with_more_values_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    import pyarrow
+    from pyarrow import parquet
+
+    from striderl.datasets.readers import lerobot
+
+    path = tmp_path / "file.parquet"
+    parquet.write_table(pyarrow.table({"stats/x": np.zeros(3000), "length": np.zeros(3000)}), path)
+    assert lerobot.read_table(path).column_names == ["length"] and path.stat().st_size < 8 * 6000
+    monkeypatch.setattr(lerobot, "memory_limit", lambda: 8 * 5999)
+    with pytest.raises(FileRefused, match="6000 values"):
+        lerobot.read_table(path)

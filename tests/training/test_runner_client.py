@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from striderl.data import tree
 from striderl.envs.rsl_rl.env import RslRlEnv
 from striderl.loggers.trackers import WandbLogger
 from striderl.training import DistillationRunner, InferencePolicy, OnPolicyRunner, RunStudents
+from striderl.training.experiment.config_json import ConfigError
 from striderl.training.experiment.log_dir import read_agent_params
 from striderl.training.rsl_rl.client_files import as_text, robot_facts
 from striderl.training.rsl_rl.config_generations import read_train_config
@@ -272,6 +274,13 @@ def test_a_clients_folder_is_read_by_its_yaml(tmp_path):
     client.alg.eval_mode()
     expected = client.alg.get_policy()(obs)
     assert torch.allclose(InferencePolicy(found.policy)(obs), expected, atol=1e-6)
+    laughs = "".join(f"{new}: &{new} [*{old}, *{old}]\n" for old, new in pairwise("abcdefghijklmnopqrstuvwx"))
+    for text in ("a: " + "[" * 3000 + "]" * 3000, "a: &a [*a]", f"a: &a [1, 1]\n{laughs}"):
+        (tmp_path / "params" / "agent.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=r"agent\.yaml"):
+            read_agent_params(tmp_path)
+    (tmp_path / "params" / "agent.yaml").write_text("a: &a [1]\nb: [*a, *a]")
+    assert read_agent_params(tmp_path) == {"a": [1], "b": [[1], [1]]}
     (tmp_path / "params" / "agent.yaml").write_text("!!python/object/apply:os.system [echo]")
     with pytest.raises(ValueError, match=r"agent\.yaml"):
         read_agent_params(tmp_path)

@@ -193,6 +193,11 @@ class CheckpointStore:
         except (OSError, CheckpointError) as error:
             logger.warning("old checkpoints in %s could not be deleted: %s", self.directory, error)
 
+    def delete_all(self) -> None:
+        """Delete every checkpoint; other files stay, and so does a checkpoint that somebody has put files into."""
+        for found in self._found():
+            self._delete(found.path)
+
     def _delete(self, path: Path) -> None:
         """Make a checkpoint invisible in one step, then remove it."""
         hidden = self.directory / f"{TEMPORARY}deleted_{path.name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def decode(
         raise CheckpointCorrupt(path, f"byte {error.start} is not UTF-8 text") from None
     except (ValueError, MemoryError) as error:
         raise CheckpointCorrupt(path, f"it is not JSON, or not the JSON that is read here ({error})") from None
-    if text.count(b"[") + text.count(b"{") > max_depth and not _is_flat(value, max_depth):
+    if text.count(b"[") + text.count(b"{") > max_depth and not is_small(value, max_depth):
         raise CheckpointCorrupt(path, too_deep)
     return value
 
@@ -48,14 +49,20 @@ def count_nodes(text: bytes) -> int:
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{") + text.count(b":")
 
 
-def _is_flat(value: Any, max_depth: int) -> bool:
-    """Return whether a value has at most so many levels of tables and lists; without recursion."""
+def is_small(value: Any, max_depth: int) -> bool:
+    """Return whether a value has at most so many levels of tables and lists, and not too many values in one of them.
+
+    Lists that are in several places count in each, and one that is in itself has no end.
+    """
     level = [value]
     for _ in range(max_depth + 1):
         inner = [item for item in level if isinstance(item, (dict, list))]
         if not inner:
             return True
-        level = [item for outer in inner for item in (outer.values() if isinstance(outer, dict) else outer)]
+        items = (item for outer in inner for item in (outer.values() if isinstance(outer, dict) else outer))
+        level = list(islice(items, MAX_JSON_NODES + 1))
+        if len(level) > MAX_JSON_NODES:
+            return False
     return False
 
 

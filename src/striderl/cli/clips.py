@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from striderl.cli.options import Run, Trust, parse
+from striderl.cli.options import Overwrite, Run, Trust, output_path, parse
 from striderl.cli.terminal import UsageError, message_of, say
 from striderl.data.naming import suggestion, unknown
 
@@ -47,6 +47,7 @@ class TrotOptions:
     """How high a swinging foot is lifted, m."""
     weight: float = 1.0
     """How often it is drawn, compared with other clips."""
+    overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class RecordOptions:
     seed: int = 7
     """The seed of the env."""
     trust: Trust = False
+    overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class ClipImportOptions:
     """How the root rotation is written: xyzw or wxyz."""
     loop: str = "clamp"
     """clamp, wrap, or file for what the file says."""
+    overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class ClipExportOptions:
     """The clip's file, .npz."""
     output: Output
     """The JSON file; its legs are in the order FR FL RR RL, as AMP_for_hardware has them."""
+    overwrite: Overwrite = False
 
 
 @dataclass(frozen=True)
@@ -148,9 +152,9 @@ def _trot(words: list[str]) -> int:
         duty_factor=options.duty_factor,
         swing_height=options.swing_height,
     )
-    _require_clip_name(options.output)
-    clip = trot_clip(config, name=Path(options.output).stem, weight=options.weight)
-    say(f"{save_clip(options.output, clip)}: {_summary(clip)}")
+    path = _clip_path(options.output, overwrite=options.overwrite)
+    clip = trot_clip(config, name=path.stem, weight=options.weight)
+    say(f"{save_clip(path, clip)}: {_summary(clip)}")
     return 0
 
 
@@ -163,6 +167,9 @@ def _record(words: list[str]) -> int:
     from striderl.envs.tasks import make
     from striderl.recording.motion import quadruped_recorder_config, record_motion
 
+    folder = Path(options.output)
+    for there in sorted(folder.glob("clip_*.npz"))[:1]:
+        output_path(str(there), overwrite=options.overwrite)
     loaded = load(options.run, options.checkpoint, trust=options.trust)
     task = loaded.env
     config = quadruped_recorder_config(
@@ -180,7 +187,6 @@ def _record(words: list[str]) -> int:
         found = record_motion(env, GreedyActor(loaded.policy), num_steps, config, name=task.task)
     if not found:
         raise UsageError(f"no episode lasted {options.min_seconds} s without a fall; nothing is written")
-    folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     for number, clip in enumerate(found):
         say(f"{save_clip(folder / f'clip_{number:03d}.npz', clip)}: {_summary(clip)}")
@@ -196,12 +202,12 @@ def _import(words: list[str]) -> int:
     from striderl.datasets.motion.json_clips import JsonLayout, import_json_clip
 
     _require_file(options.source)
-    _require_clip_name(options.output)
+    path = _clip_path(options.output, overwrite=options.overwrite)
     names = JsonLayout().joint_names
     layout = JsonLayout(quaternion=options.quaternion, mirror=left_right(names))
     clip = import_json_clip(options.source, layout, loop=options.loop)
     clip = clip.ordered(sorted(names, key=lambda name: name[:2]), sorted(clip.foot_names))
-    say(f"{save_clip(options.output, clip)}: {_summary(clip)}")
+    say(f"{save_clip(path, clip)}: {_summary(clip)}")
     return 0
 
 
@@ -211,8 +217,9 @@ def _export(words: list[str]) -> int:
     from striderl.datasets.motion.json_clips import JsonLayout, export_json_clip
 
     _require_file(options.source)
+    path = output_path(options.output, overwrite=options.overwrite)
     clip = load_clip(options.source).ordered(JsonLayout().joint_names, JsonLayout().foot_names)
-    say(f"{export_json_clip(options.output, clip)}: {_summary(clip)}")
+    say(f"{export_json_clip(path, clip)}: {_summary(clip)}")
     return 0
 
 
@@ -243,10 +250,11 @@ def _require_file(name: str) -> None:
         raise UsageError(f"there is no file {name!r}. {suggestion(name, beside)}".rstrip())
 
 
-def _require_clip_name(name: str) -> None:
-    """Raise for a name that the search for clips would skip."""
+def _clip_path(name: str, *, overwrite: bool) -> Path:
+    """Return where a clip goes; raise for a name that the search for clips would skip, and for one that is taken."""
     if Path(name).suffix != ".npz":
         raise UsageError(f"a clip's file ends in .npz, found {name!r}")
+    return output_path(name, overwrite=overwrite)
 
 
 def _summary(clip: MotionClip) -> str:

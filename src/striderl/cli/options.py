@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator
 from difflib import SequenceMatcher
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import tyro
@@ -37,6 +39,20 @@ Env = Annotated[str, tyro.conf.arg(help=ENV)]
 """The env that a run is played in."""
 Trust = Annotated[bool, tyro.conf.arg(help=TRUST)]
 """Whether code that the files of a run name is imported."""
+Overwrite = Annotated[bool, tyro.conf.arg(help="Replace a file of that name.")]
+"""Whether a file that the user names may be lost."""
+
+
+def output_path(given: str, usual: Path | None = None, *, overwrite: bool) -> Path:
+    """Return where a command writes: to its usual place in a run's folder, or to a file that must not be there yet.
+
+    A file that the user names is replaced only with --overwrite: it need not be one of this library.
+    """
+    if not given and usual is not None:
+        return usual
+    if os.path.lexists(given) and not overwrite:
+        raise UsageError(f"{given} exists; choose another name, or --overwrite it")
+    return Path(given)
 
 
 def parse(kind: type[OptionsT], words: list[str], *, command: str, description: str) -> OptionsT:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from striderl.cli.options import Env, Run, Trust, parse
+from striderl.cli.options import Env, Overwrite, Run, Trust, output_path, parse
 from striderl.cli.runs import env_of, load
 from striderl.cli.seeing.report import refresh_report
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
@@ -35,6 +35,7 @@ class ViewOptions:
     """The seed of the env."""
     output: str = ""
     """The video's file, .mp4 or .gif; in the run's folder 'videos' unless given."""
+    overwrite: Overwrite = False
     env: Env = ""
     trust: Trust = False
 
@@ -75,7 +76,8 @@ def _film(loaded: LoadedRun, options: ViewOptions, name: str) -> int:
     from striderl.training.experiment.run import num_video_steps
     from striderl.training.video import record_video
 
-    path = Path(options.output) if options.output else loaded.folder.videos / f"{name}_{loaded.step}.mp4"
+    usual = loaded.folder.videos / f"{name}_{loaded.step}.mp4"
+    path = output_path(options.output, usual, overwrite=options.overwrite)
     try:
         with env_of(loaded, options.env, filmed=True) as env, showing_progress(name) as progress:
             steps = num_video_steps(options.seconds, env.shown_dt)

@@ -103,17 +103,19 @@ def _started(words: list[str], given: dict[str, str]) -> tuple[Path, SweepSettin
     """Check everything that was asked for, and make the folder of a new sweep."""
     words, spaces = take_list(words, "--space")
     words, metrics = take_list(words, "--metrics")
+    trust = "--trust" in words
+    if not all("=" in text for text in spaces or []):
+        words = [word for word in words if word != "--trust" or "--config" in given]
     words, base = base_config(words, given, command="sweep")
 
     from striderl.training.sweep import SweepSettings, new_sweep_folder
 
     base = overridden(base, words, prog="striderl sweep")
-    space = dict(_space(spaces or [], base))
     named = [_metric(text) for text in metrics or [f"{base.checkpoints.best or 'evaluate/return_mean'}:max"]]
     plain = len(named) == 1 and given.get("--scheduler", "none") == "none"
     try:
         settings = SweepSettings(
-            space=space,
+            space=dict(_space(spaces or [], base, trust=trust)),
             trials=_count(given, "--trials", 20),
             seeds=_count(given, "--seeds", 1),
             metrics=tuple(name for name, _ in named),
@@ -134,9 +136,7 @@ def _started(words: list[str], given: dict[str, str]) -> tuple[Path, SweepSettin
 
 def _resumed(words: list[str], given: dict[str, str]) -> tuple[Path, SweepSettings, RunConfig[Any, Any]]:
     """Read the folder of a sweep; --trials makes it longer."""
-    from striderl.checkpoint.safe_files import write_json
-    from striderl.training.experiment.config_json import to_plain
-    from striderl.training.sweep import SWEEP_FILE, read_sweep_folder
+    from striderl.training.sweep import read_sweep_folder, write_sweep_file
 
     allowed = ("--resume", "--trials", "--jobs", SLURM)
     wrong = [*(word for word in words if word != "--trust"), *(name for name in given if name not in allowed)]
@@ -147,7 +147,7 @@ def _resumed(words: list[str], given: dict[str, str]) -> tuple[Path, SweepSettin
         settings, base = read_sweep_folder(folder, trust="--trust" in words)
         if "--trials" in given:
             settings = replace(settings, trials=_count(given, "--trials", settings.trials))
-            write_json(folder / SWEEP_FILE, to_plain(settings))
+            write_sweep_file(folder, settings)
     except (ValueError, OSError) as error:
         raise UsageError(message_of(error)) from error
     return folder.resolve(), settings, base
@@ -213,8 +213,11 @@ def _check_space(settings: SweepSettings, base: RunConfig[Any, Any]) -> None:
                 raise ValueError(f"--space: with {listed}: {message_of(error)}") from error
 
 
-def _space(texts: list[str], base: RunConfig[Any, Any]) -> Iterator[tuple[str, Any]]:
+def _space(texts: list[str], base: RunConfig[Any, Any], *, trust: bool) -> Iterator[tuple[str, Any]]:
     """Yield setting and range of every part of the space: 'SETTING=RANGE', or a file of them."""
+    from striderl.checkpoint.trust import require_trust
+    from striderl.training.sweep import modules_in_space
+
     plain = base.to_dict()
     for text in texts:
         name, equals, given = text.partition("=")
@@ -227,6 +230,8 @@ def _space(texts: list[str], base: RunConfig[Any, Any]) -> Iterator[tuple[str, A
                 raise UsageError(f"--space {setting}={described}: {error}") from error
             if isinstance(dimension, Mapping) and isinstance(_value_at(plain, setting), float):
                 dimension = {k: float(v) if k in ("low", "high", "step") else v for k, v in dimension.items()}
+            if not equals:
+                require_trust(text, found, modules_in_space({setting: dimension}), trust=trust)
             yield setting, dimension
 
 

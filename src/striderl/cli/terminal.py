@@ -34,9 +34,17 @@ def rank_of_torchrun() -> tuple[int, int]:
     return (int(os.environ.get("RANK", "0")), world_size) if world_size > 1 else (0, 1)
 
 
+_KEPT = "\n\t"
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Return a text without control characters: names in files from elsewhere must not steer the terminal."""
+    return "".join(letter if letter.isprintable() or letter in keep else "?" for letter in text)
+
+
 def say(text: str = "") -> None:
     """Write a line to the standard output."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{printable(text, keep=_KEPT)}\n")
     sys.stdout.flush()
 
 
@@ -44,6 +52,7 @@ def complain(text: str) -> None:
     """Write an error to the standard error; a closed terminal is skipped."""
     try:
         rank, _ = rank_of_torchrun()
+        text = printable(text, keep=_KEPT)
         sys.stderr.write(f"striderl: rank {rank}: {text}\n" if rank else f"striderl: {text}\n")
         sys.stderr.flush()
     except OSError as error:

@@ -161,10 +161,12 @@ def modules_named(task: str, settings: Mapping[str, Any]) -> list[str]:
     """
     if task.startswith(OBJECT):
         return []
+    if client_of(task) is not None:
+        return task.split(":")[:2]  # the simulator imports the second itself: genesis:MODULE, isaaclab:MODULE:TASK
     inner = task.removeprefix(GYMNASIUM)
     named = [inner] if ":" in inner else []
     if task.startswith(GYMNASIUM):
-        named += [text for text in _texts(settings) if re.match(r"[A-Za-z_][\w.]*:", text)]
+        named += [text for text in _texts(settings) if re.match(r"[^\W\d][\w.]*:", text)]
     return [name.partition(":")[0] for name in named]
 
 

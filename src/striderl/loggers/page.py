@@ -31,6 +31,13 @@ NUM_COLOURS = 7
 """How many lines of a chart have a colour of their own; further ones repeat them."""
 MEDIA_BYTES = 12_000_000
 """The largest video that is put into a page; a larger one is named."""
+BEGINNING = (
+    '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+    'img-src data:; media-src data:">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+)
+"""How every page begins, by which a later one recognises what it may replace."""
 _MEDIA = {".mp4": "video/mp4", ".gif": "image/gif", ".png": "image/png"}
 _MAGIC = {".mp4": (b"ftyp", 4), ".gif": (b"GIF8", 0), ".png": (b"\x89PNG", 0)}
 _WIDTH, _HEIGHT = 460, 250
@@ -67,13 +74,8 @@ def text(value: object) -> str:
 def page(title: str, parts: Iterable[str]) -> str:
     """Return a whole document; `parts` are HTML already."""
     body = "\n".join(parts)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-        'img-src data:; media-src data:">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(title)}</title>\n<style>{_STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n"
-    )
+    head = f"<title>{text(title)}</title>\n<style>{_STYLE}</style></head>"
+    return f"{BEGINNING}{head}\n<body><main>\n{body}\n</main></body></html>\n"
 
 
 def section(title: str, *content: str, name: str = "") -> str:

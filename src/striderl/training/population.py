@@ -14,7 +14,6 @@ normalisers, envs and random streams go on exactly. All members of a generation 
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from striderl.checkpoint.safe_files import write_json
+from striderl.checkpoint.store import CheckpointStore
 from striderl.training.experiment.run_folder import RunFolder
 from striderl.training.sweep import PRUNED, Claim, Params, Sweep, SweepError, TrialWatch, import_optuna
 
@@ -113,7 +113,7 @@ class Population(Sweep):
     def _forget(self, generation: int) -> None:
         """Remove checkpoints that no segment can start from any more; the metrics stay."""
         for trial in self._segments(generation).values():
-            shutil.rmtree(RunFolder(self.run_of(trial.number)).checkpoints, ignore_errors=True)
+            CheckpointStore(RunFolder(self.run_of(trial.number)).checkpoints).delete_all()
 
     def run_of(self, number: int) -> Path:
         """Return the run folder of a segment."""

@@ -11,7 +11,7 @@
     process 3 ─┘                 └─ a new trial ─▶ train every seed ─▶ mean of the metric ─▶ journal
 
 A process that trains a trial holds the lock of the trial's folder, which the kernel releases when the process ends,
-however that is: a trial that is running in the journal and not locked is an orphan. There is no service, no heartbeat.
+however that is: a trial that is running in the journal and not locked is an orphan.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from striderl.checkpoint.errors import CheckpointError
-from striderl.checkpoint.safe_files import read_json, write_json
+from striderl.checkpoint.safe_files import check_plain, read_json, write_json
 from striderl.checkpoint.store import CheckpointStore
+from striderl.checkpoint.trust import remember, require_trust
 from striderl.data.checked_fields import check_field_types, suggests_fields
 from striderl.data.naming import missing_extra, unknown
 from striderl.training.callbacks.callback import NOTHING, Reaction, RunningTrainer, Watcher
@@ -150,8 +151,24 @@ def new_sweep_folder(folder: str | Path, settings: SweepSettings, base: RunConfi
     except FileExistsError:
         raise FileExistsError(f"{path} exists; choose another name, or go on: striderl sweep --resume {path}") from None
     write_config_file(path / BASE_FILE, base)
-    write_json(path / SWEEP_FILE, to_plain(settings))  # last: a folder with this file is whole
+    write_sweep_file(path, settings)  # last: a folder with this file is whole
     return path
+
+
+def write_sweep_file(folder: Path, settings: SweepSettings) -> None:
+    """Write the settings of a sweep; a space that names a module is registered as made here."""
+    if modules_in_space(settings.space):
+        remember(folder / SWEEP_FILE, to_plain(settings))
+    write_json(folder / SWEEP_FILE, to_plain(settings))
+
+
+def modules_in_space(space: Any) -> list[str]:
+    """Return what texts of a space have before a colon: they become words of `striderl train`, which imports them."""
+    if isinstance(space, str):
+        return [space.partition(":")[0]] if ":" in space else []
+    if isinstance(space, Mapping):
+        return modules_in_space([*space, *space.values()])
+    return [name for part in space for name in modules_in_space(part)] if isinstance(space, (list, tuple)) else []
 
 
 def read_sweep_folder(folder: str | Path, *, trust: bool = False) -> tuple[SweepSettings, RunConfig[Any, Any]]:
@@ -159,9 +176,9 @@ def read_sweep_folder(folder: str | Path, *, trust: bool = False) -> tuple[Sweep
     path = Path(folder)
     if not (path / SWEEP_FILE).is_file():
         raise FileNotFoundError(f"{str(path)!r} is not the folder of a sweep: it has no {SWEEP_FILE}")
-    return from_plain(SweepSettings, read_json(path / SWEEP_FILE), SWEEP_FILE), read_config_file(
-        path / BASE_FILE, trust=trust
-    )
+    content = read_json(path / SWEEP_FILE)
+    require_trust(path / SWEEP_FILE, content, modules_in_space(content), trust=trust)
+    return from_plain(SweepSettings, content, SWEEP_FILE), read_config_file(path / BASE_FILE, trust=trust)
 
 
 def distributions_of(space: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,6 +239,7 @@ class Sweep:
         self.signals = signals if signals is not None else StopSignals()
         self.report = report
         self.distributions = distributions_of(settings.space)
+        check_plain(self.folder / JOURNAL_FILE)
         backend = optuna.storages.journal.JournalFileBackend(str(self.folder / JOURNAL_FILE))
         self.study: Any = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend),
@@ -230,6 +248,8 @@ class Sweep:
             directions=["maximize" if mode == "max" else "minimize" for mode in settings.modes],
             pruner=self._pruner(optuna.pruners),
         )
+        if any(not t.distributions.items() <= self.distributions.items() for t in self.study.get_trials(False)):
+            raise SweepError(f"{self.folder / JOURNAL_FILE} has settings that the space of {SWEEP_FILE} does not have")
 
     def _pruner(self, kinds: Any) -> Any:
         total = int(getattr(self.base.plan, "total_steps", 0)) or int(self.base.plan.total_iterations)

@@ -16,7 +16,7 @@ from typing import Annotated
 import tyro
 
 from striderl.cli.options import parse
-from striderl.cli.terminal import UsageError, say
+from striderl.cli.terminal import UsageError, printable, say
 from striderl.data.naming import unknown
 
 Kind = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="KIND")]
@@ -143,7 +143,7 @@ def _runs(options: ListOptions) -> None:
         for run in sorted_runs(found, options.sort)
     ]
     head = ["run", "task", "algorithm", "seed", "steps", "return", "last written", "tags"]
-    say_table(head, [[_plain(cell) for cell in row] for row in rows], numbers=(3, 4, 5))
+    say_table(head, [[printable(cell) for cell in row] for row in rows], numbers=(3, 4, 5))
 
 
 def sorted_runs(runs: list[ListedRun], by: str) -> list[ListedRun]:
@@ -202,8 +202,3 @@ def _last_numbers(folder: Path) -> dict[str, float]:
         except (ValueError, TypeError, AttributeError, OverflowError):
             continue  # the first line may be the end of one, the last may be torn
     return numbers
-
-
-def _plain(cell: str) -> str:
-    """Return a cell without control characters: a folder that was made elsewhere must not steer the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in cell)

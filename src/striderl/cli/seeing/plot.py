@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from striderl.cli.options import Runs, parse
+from striderl.cli.options import Overwrite, Runs, output_path, parse
 from striderl.cli.runs import find_run
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
 
@@ -20,6 +20,7 @@ class PlotOptions:
     """Numbers of the log to draw, such as evaluate/return_mean; the usual ones if none are named."""
     output: str = ""
     """The picture's file; plots/curves.png in the folder of the first run unless given."""
+    overwrite: Overwrite = False
 
 
 def plot(words: list[str]) -> int:
@@ -28,7 +29,7 @@ def plot(words: list[str]) -> int:
     if not options.runs:
         raise UsageError("name at least one run: striderl plot RUN …")
     folders = [find_run(run) for run in options.runs]
-    path = Path(options.output) if options.output else folders[0] / "plots" / "curves.png"
+    path = output_path(options.output, folders[0] / "plots" / "curves.png", overwrite=options.overwrite)
     with showing_progress("plot"):
         draw(folders, path, options.metrics)
     say(str(path))

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from striderl.cli.options import Runs, Trust, parse
+from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.safe_files import replacing
+from striderl.cli.options import Overwrite, Runs, Trust, parse
 from striderl.cli.runs import find_started
 from striderl.cli.seeing.report_run import MOST_ROWS, RunFacts, about_run, guarded, seconds_of
 from striderl.cli.terminal import UsageError, message_of, say, showing_progress
@@ -40,7 +42,9 @@ class ReportOptions:
     runs: Runs
     """Folders of runs; for a folder of several (runs/cartpole) the newest of them, with the seeds started beside it."""
     output: str = ""
-    """The page's file; unless given report.html in the run's folder, or in the one that all of several runs are in."""
+    """The page's file; unless given report.html in the run's folder, or in the one that all of several runs are in.
+    An earlier page is replaced; any other file only with --overwrite."""
+    overwrite: Overwrite = False
     trust: Trust = False
 
 
@@ -55,21 +59,32 @@ def report(words: list[str]) -> int:
     path = Path(options.output) if options.output else Path(os.path.commonpath(folders)) / "report.html"
     try:
         with showing_progress("report" if len(folders) == 1 else f"report of {len(folders)} runs") as progress:
-            write_report(folders, path, trust=options.trust, progress=progress)
+            write_report(folders, path, trust=options.trust, overwrite=options.overwrite, progress=progress)
         say(str(path))
+    except FileRefused as error:
+        raise UsageError(f"no report: {message_of(error)} with --output, or --overwrite a file") from error
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"no report: {message_of(error)}") from error
     return 0
 
 
 def write_report(
-    folders: Sequence[Path], path: Path, *, trust: bool = False, progress: Callable[[float], None] | None = None
+    folders: Sequence[Path],
+    path: Path,
+    *,
+    trust: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[float], None] | None = None,
 ) -> Path:
-    """Write the page of these runs to a file, and return it; `progress` gets the share that is made."""
-    from striderl.checkpoint.safe_files import write_text
+    """Write the page of these runs to a file, and return it; `progress` gets the share that is made.
+
+    A page of this library is replaced; any other file raises FileRefused, unless `overwrite`.
+    """
+    from striderl.loggers.page import BEGINNING
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, page_of(folders, trust=trust, progress=progress))
+    with replacing(path, beginning=b"" if overwrite else BEGINNING.encode()) as file:
+        file.write(page_of(folders, trust=trust, progress=progress).encode())
     return path
 
 

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from striderl.checkpoint.errors import FileRefused, memory_limit
 from striderl.checkpoint.safe_files import check_plain, member, open_read, read_bytes, read_json, read_json_lines
 from striderl.data.actions import BoxSpec
 from striderl.data.naming import missing_extra, unknown
@@ -171,8 +172,7 @@ class LeRobotReader:
             chunk = number // int(self.info["chunks_size"])
             path = _place(self.root, template, episode_chunk=chunk, episode_index=number)
         if self._file != path:
-            with open_read(path) as file:
-                self._file, self._table = path, _parquet().read_table(file)
+            self._file, self._table = path, read_table(path)
             self._owner = self._table.column("episode_index").to_numpy()
         mine = np.flatnonzero(self._owner == number)
         if len(mine) and mine[-1] - mine[0] + 1 != len(mine):
@@ -215,11 +215,20 @@ def _read_episodes(root: Path, info: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not paths:
         raise FileNotFoundError(f"{str(root)!r} has no table of episodes, meta/episodes/…/….parquet")
     for path in paths:
-        with open_read(member(root, path.relative_to(root).as_posix())) as file:
-            names = _parquet().read_schema(file).names
-            kept = [name for name in names if not name.startswith("stats/")]
-            found += _parquet().read_table(file, columns=kept).to_pylist()
+        found += read_table(member(root, path.relative_to(root).as_posix())).to_pylist()
     return found
+
+
+def read_table(path: Path) -> Any:
+    """Read a table without its columns of statistics; one whose values have no place in memory is FileRefused."""
+    with open_read(path, max_bytes=memory_limit()) as file:
+        table = _parquet().ParquetFile(file)
+        groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
+        # a value that is repeated takes next to nothing on disk
+        count = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
+        if 8 * count > memory_limit():
+            raise FileRefused(path, f"it has {count} values, more than there is memory for")
+        return table.read([name for name in table.schema_arrow.names if not name.startswith("stats/")])
 
 
 def _place(root: Path, template: str, **values: int | str) -> Path:

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from striderl.checkpoint.errors import FileRefused
-from striderl.checkpoint.safe_files import decode_json, member, read_json
+from striderl.checkpoint.errors import FileRefused, memory_limit
+from striderl.checkpoint.safe_files import check_plain, decode_json, member, read_json
 from striderl.checkpoint.trust import require_trust
 from striderl.data.actions import ActionSpec, DictActionSpec, action_spec_from_space
 from striderl.data.naming import missing_extra
@@ -105,16 +105,45 @@ def _opened(dataset: str | Path, download: bool, trust: bool) -> Any:
     path = Path(dataset)
     for folder in (path, path / "data"):
         if (folder / "metadata.json").is_file():
-            _require_trust(folder, trust)
-            for file in folder.rglob("*"):
-                member(folder, file.relative_to(folder).as_posix())
+            _check_files(folder, trust)
             return minari.MinariDataset(folder)
     here = Path(importlib.import_module("minari.storage.datasets_root_dir").get_dataset_path(str(dataset))) / "data"
     if download and not here.exists():
         minari.download_dataset(str(dataset))
     if (here / "metadata.json").is_file():
-        _require_trust(here, trust)
+        _check_files(here, trust)
     return minari.load_dataset(str(dataset))
+
+
+def _check_files(folder: Path, trust: bool) -> None:
+    """Raise FileRefused for what leads out of the folder of a dataset, and UntrustedFile for what it would import."""
+    _require_trust(folder, trust)
+    for path in folder.rglob("*"):
+        found = member(folder, path.relative_to(folder).as_posix())
+        if not found.is_dir():
+            check_plain(found)
+        if found.suffix in (".hdf5", ".h5"):
+            _check_hdf5(found)
+
+
+def _check_hdf5(path: Path) -> None:
+    """Raise FileRefused for arrays that are in other files, or larger than memory: an empty one is small on disk."""
+    h5py = importlib.import_module("h5py")
+
+    def wrong_link(name: str, link: Any) -> str | None:
+        return f"its part {name[:100]!r} is in another file" if isinstance(link, h5py.ExternalLink) else None
+
+    def wrong_array(name: str, part: Any) -> str | None:
+        if not isinstance(part, h5py.Dataset):
+            return None
+        if part.external or part.is_virtual:
+            return f"its array {name[:100]!r} is in another file"
+        return f"its array {name[:100]!r} has {part.nbytes} bytes" if part.nbytes > memory_limit() else None
+
+    with h5py.File(path) as file:  # a visit ends with what is returned
+        reason = file.visititems_links(wrong_link) or file.visititems(wrong_array)
+    if reason:
+        raise FileRefused(path, reason)
 
 
 def _require_trust(folder: Path, trust: bool) -> None:

@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 
-from striderl.checkpoint.errors import FileRefused
+from striderl.checkpoint.errors import MAX_DEPTH, MAX_JSON_NODES, FileRefused
 from striderl.checkpoint.safe_files import read_text
+from striderl.checkpoint.strict_json import is_small
 from striderl.checkpoint.trust import remember
 from striderl.data.registry import GYMNASIUM, OBJECT
 from striderl.envs.vec_env import VecEnv
@@ -144,8 +145,10 @@ def read_agent_params(folder: Path) -> dict[str, Any]:
     path = folder / AGENT_PARAMS
     try:
         content = yaml.load(read_text(path), Plain)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}") from error
+    if not is_small(content, MAX_DEPTH):  # names of lists may be used again, also inside of themselves
+        raise ConfigError(f"{path} is nested too deeply, or has more than {MAX_JSON_NODES} values")
     if not isinstance(content, dict):
         raise ConfigError(f"{path} wants a table of settings, found {type(content).__name__}")
     return content
