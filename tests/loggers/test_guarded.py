@@ -206,5 +206,6 @@ def test_a_guarded_logger_is_not_guarded_twice():
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="capacity >= 1"):
-        GuardConfig(capacity=0)
+    for wrong in ({"capacity": 0}, {"deadline": float("nan")}, {"close_seconds": float("nan")}):
+        with pytest.raises(ValueError, match="capacity >= 1"):
+            GuardConfig(**wrong)

@@ -183,6 +183,12 @@ def test_shards_cover_all_envs_once():
         Ranks(rank=0, world_size=3).shard(2)
 
 
+@pytest.mark.parametrize("wrong", [{"device": "meta"}, {"device": "gpu"}, {"timeout": 0.0}, {"timeout": float("nan")}])
+def test_what_cannot_be_joined_with_is_refused(wrong):
+    with pytest.raises(ValueError, match=f"found .*{next(iter(wrong.values()))}"):
+        setup(**{"device": "cpu", **wrong})
+
+
 def test_alone_nothing_is_summed(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     ranks = setup(device="cpu")
