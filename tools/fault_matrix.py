@@ -2,6 +2,7 @@
 
     python tools/fault_matrix.py                       the whole matrix (some minutes)
     python tools/fault_matrix.py --small               a tenth of it
+    python tools/fault_matrix.py --rows hangs          one row, or several
     python tools/fault_matrix.py --patience 3          with all limits three times as long, on a machine with other work
     python tools/fault_matrix.py --plant-bug liveness  shows that the harness notices a broken back end (exits 1)
 
@@ -20,13 +21,14 @@ Exits 1 when a promise is broken or a row injected nothing.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -64,21 +66,26 @@ def some(cases: list, count: int, dice: random.Random) -> list:
     return chosen
 
 
-def run_matrix(scale: float, seed: int) -> list[Row]:
-    """Run every row; scale 1 is the whole matrix."""
+ROWS = ("deaths", "restarts", "hangs", "exceptions", "trainer", "slow_learner")
+
+
+def run_matrix(scale: float, seed: int, wanted: Sequence[str] = ROWS) -> list[Row]:
+    """Run the rows that are wanted; scale 1 is the whole matrix. A row has the same cases whichever others run."""
     dice = random.Random(seed)
     product = lambda *lists: list(itertools.product(METHODS, *lists))  # noqa: E731
     death_cases = product(DEATHS, ("init", "reset", "step", "idle", "close"))
     restart_cases = product(DEATHS, ("init", "reset", "step", "idle")) + product(("lock",), ("init", "reset", "step"))
     raise_cases = product(RAISES, ("init", "reset", "step", "render", "close", "get_attr"))
-    return [
-        deaths(some(death_cases, round(160 * scale), dice)),
-        restarts(some(restart_cases, round(40 * scale), dice)),
-        hangs(some(product(HANGS, ("init", "reset", "step")), round(36 * scale), dice)),
-        exceptions(some(raise_cases, round(90 * scale), dice)),
-        trainer_kills(some(product(STATES), round(105 * scale), dice), dice),
-        slow_learner(max(2, round(20 * scale))),
+    hang_cases = product(HANGS, ("init", "reset", "step"))
+    rows: list[Callable[[], Row]] = [
+        functools.partial(deaths, some(death_cases, round(160 * scale), dice)),
+        functools.partial(restarts, some(restart_cases, round(40 * scale), dice)),
+        functools.partial(hangs, some(hang_cases, round(36 * scale), dice)),
+        functools.partial(exceptions, some(raise_cases, round(90 * scale), dice)),
+        functools.partial(trainer_kills, some(product(STATES), round(105 * scale), dice), dice),
+        functools.partial(slow_learner, max(2, round(20 * scale))),
     ]
+    return [run() for name, run in zip(ROWS, rows) if name in wanted]
 
 
 def run_with_bug(name: str) -> list[Row]:
@@ -107,6 +114,7 @@ def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description="fault matrix of the worker-process back end")
     parser.add_argument("--small", action="store_true", help="run a tenth")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, help="run these rows only")
     parser.add_argument("--seed", type=int, default=0, help="choice and order of the cases")
     parser.add_argument("--patience", type=float, default=1.0, help="every limit and deadline is multiplied by it")
     parser.add_argument("--plant-bug", choices=("liveness", "deadline", "lifeline"), default="")
@@ -115,7 +123,7 @@ def main() -> int:
     crew.CLOSE_TIME *= arguments.patience
     before = time.monotonic()
     scale, bug = 0.1 if arguments.small else 1.0, arguments.plant_bug
-    rows = run_with_bug(bug) if bug else run_matrix(scale, arguments.seed)
+    rows = run_with_bug(bug) if bug else run_matrix(scale, arguments.seed, arguments.rows)
     print(f"{'row':<13} {'faults':>6} {'broken':>7} {'slowest [s]':>12} {'limit':>8} {'close max [s]':>13}")
     for row in rows:
         print(row.line())

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from free_ports import free_port
 from striderl.algorithms.terms.estimation import Estimation, EstimatorConfig
 from striderl.checkpoint.store import CheckpointStore
 from striderl.cli.main import main
@@ -59,6 +60,7 @@ def take_signals() -> None:
 HERE = Path(__file__).resolve().parent
 KILLS_ITSELF, WITHOUT_DATASET = HERE / "killed_rank.py", HERE / "rank_without_dataset.py"
 """Programs that run `striderl`: the first kills rank 1 once, in the second rank 1 finds no folder called 'gone'."""
+NOTED_EVALUATION = HERE / "noted_evaluation.py"
 REPLAY = [
     *("--env.num-envs", "4", "--plan.num-steps-per-env", "8", "--plan.learning-starts", "64", "--plan.batch-size", "8"),
     *("--plan.total-steps", str(64 + 8 * 32), "--policy.actor-hidden-dims", "8", "--evaluation.every", "0"),
@@ -68,10 +70,7 @@ REPLAY = [
 
 def start_ranks(*words: str, program: Sequence[str] = ("-m", "striderl")) -> list[subprocess.Popen[str]]:
     """Start both processes without torchrun, which keeps their exit codes to itself and is a third process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     command = [sys.executable, *program, *words]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [
@@ -105,14 +104,15 @@ def without_times(state: Any) -> Any:
     return [without_times(value) for value in state] if isinstance(state, list) else state
 
 
-def wait_for_rows(root: Path, count: int) -> None:
+def wait_for(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LIMIT
-    while time.monotonic() < deadline:
-        folders = list(root.glob("cartpole/*"))
-        if folders and len(rows_of(folders[0])) >= count:
-            return
+    while not true():
+        assert time.monotonic() < deadline, "the run did not get there"
         time.sleep(0.02)
-    raise AssertionError("the run did not get there")
+
+
+def wait_for_rows(root: Path, count: int) -> None:
+    wait_for(lambda: any(len(rows_of(folder)) >= count for folder in root.glob("cartpole/*")))
 
 
 def ends_of(processes: list[subprocess.Popen[str]]) -> tuple[list[int], list[str], list[str]]:
@@ -194,9 +194,9 @@ def test_a_signal_to_one_process_stops_both_and_the_resumed_run_has_the_same_bit
 def test_a_signal_in_an_evaluation_stops_both(tmp_path):
     # the second process waits for the metrics of rank 0, which are not to come
     words = [*WITH_RND, "--evaluation.every", "3", "--evaluation.num-episodes", "100000", "--runs", str(tmp_path)]
-    processes = start_ranks(*words)
-    wait_for_rows(tmp_path, 2)
-    time.sleep(2.0)
+    begun = tmp_path / "begun"
+    processes = start_ranks(str(begun), *words, program=[str(NOTED_EVALUATION)])
+    wait_for(begun.exists)
     processes[0].send_signal(signal.SIGTERM)
     codes, _, errors = ends_of(processes)
     assert codes == [143, 143], errors

@@ -6,6 +6,7 @@ import csv
 import json
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -26,6 +27,7 @@ from striderl.compat.rlpyt import (
     logger_context,
 )
 from striderl.envs.tasks import make
+from striderl.training.guard import DivergedError
 
 
 class PgModel(nn.Module):
@@ -318,6 +320,32 @@ def test_a_runner_trains_and_reports(tmp_path):
     assert saved["itr"] == 3
     for name, value in agent.state_dict().items():
         torch.testing.assert_close(saved["agent_state_dict"][name], value)
+
+
+@pytest.mark.parametrize("learner", ["ppo", "dqn"])
+def test_a_run_without_valid_samples_is_no_success(learner):
+    broken = []
+
+    class Broken(gymnasium.Wrapper):
+        def step(self, action):
+            obs, reward, *rest = self.env.step(action)
+            return obs, float("nan") if broken else reward, *rest
+
+    def train():
+        algo, agent = {
+            "ppo": lambda: (PPO(epochs=1, minibatches=2), PgAgent(PgModel)),
+            "dqn": lambda: (DQN(batch_size=8, min_steps_learn=16, replay_ratio=1.0), DqnAgent(QModel)),
+        }[learner]()
+        made = SerialSampler(EnvCls=lambda: Broken(gymnasium.make("CartPole-v1")), env_kwargs={}, batch_T=8, batch_B=2)
+        runner = MinibatchRl(algo, agent, made, n_steps=48, seed=0, log_interval_steps=16)
+        runner.store_diagnostics = lambda itr, *rest: (
+            broken.append(itr) or type(runner).store_diagnostics(runner, itr, *rest)
+        )
+        runner.train()
+
+    train()  # the first iteration was worth something
+    with pytest.raises(DivergedError, match="nothing was learned in 3 iterations in a row: none of their samples"):
+        train()
 
 
 def test_evaluation_before_the_first_iteration_and_at_every_report():

@@ -116,7 +116,7 @@ def test_shared_arena_is_one_memory_in_two_processes(method):
     arena = Arena(COLUMNS, (4, 2), Placement(shared=True))
     process = multiprocessing.get_context(method).Process(target=_fill, args=(arena,), daemon=True)
     process.start()
-    process.join(30)
+    process.join(120)
     assert process.exitcode == 0
     assert bool((arena.data["rew"] == 3).all()) and int(arena.data["obs"]["image"][0, 1, 0, 0, 0]) == 9
 

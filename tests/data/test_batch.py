@@ -420,7 +420,7 @@ def test_pickling(method):
     process.start()
     here.send(batch)
     assert here.recv() == batch + batch
-    process.join(10)
+    process.join(120)
 
 
 def test_index_arrays_of_one_element_keep_the_dimension():

@@ -167,7 +167,7 @@ def test_a_worker_writes_its_columns_and_the_parent_sees_them(method):
     tensors = torchify_buffer(buffer)
     process = multiprocessing.get_context(method).Process(target=fill, args=(buffer[:, 1:], 1))
     process.start()
-    process.join(60)
+    process.join(120)
     assert process.exitcode == 0
     assert buffer.reward.tolist() == [[0, 0.25, 0.25], [0, 1, 1]]
     assert buffer.info.score.tolist() == [[0, 7, 7], [0, 1, 1]]

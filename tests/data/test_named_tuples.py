@@ -642,7 +642,7 @@ def test_schema_tuples_survive_the_start_of_a_process(method):
     process.start()
     theirs.close()
     number, fields, name, made, again = ours.recv()
-    process.join(60)
+    process.join(120)
     assert number == 1 and fields == ("x", "y") and name == "Local"
     assert tuple(made) == (1, 2) and type(made) is type(value)
     assert tree.equal(again, value) and type(again.y) is type(value)

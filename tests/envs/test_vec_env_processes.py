@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,14 +85,14 @@ def test_the_contract_is_kept_and_a_saved_state_goes_on(whole_and_parts: tuple[V
 
 
 def test_failures_are_named_and_an_env_that_raised_can_go_on() -> None:
-    with VecEnvProcesses(spoilt, 4, WorkerConfig(num_workers=2, deadline=2.0)) as env:
+    with VecEnvProcesses(spoilt, 4, WorkerConfig(num_workers=2, deadline=4.0)) as env:
         pids = env.pids
         env.reset(seed=0)
         with pytest.raises(EnvRaised, match=r"envs 2 to 3 \(worker 1, phase step(.|\n)*the joint came off"):
             env.step(torch.tensor([[0.0], [0.0], [2.0], [0.0]]))
         env.reset(seed=0)
         assert env.step(torch.zeros(4, 1)).reward.shape == (4,)
-        with pytest.raises(EnvTimeout, match=r"worker 0, phase step(.|\n)*did not finish within 2 s(.|\n)*part_envs"):
+        with pytest.raises(EnvTimeout, match=r"worker 0, phase step(.|\n)*did not finish within 4 s(.|\n)*part_envs"):
             env.step(torch.tensor([[4.0], [0.0], [0.0], [0.0]]))
         with pytest.raises(EnvTimeout):  # a process that is gone stays named
             env.reset(seed=0)
@@ -103,12 +102,10 @@ def test_failures_are_named_and_an_env_that_raised_can_go_on() -> None:
 
 
 def test_a_process_that_dies_is_named_at_once() -> None:
-    with VecEnvProcesses(spoilt, 2, WorkerConfig(num_workers=1)) as env:
+    with VecEnvProcesses(spoilt, 2, WorkerConfig(num_workers=1, deadline=1000.0)) as env:
         env.reset(seed=0)
-        begun = time.monotonic()
         with pytest.raises(EnvWorkerDied, match=r"worker 0, phase step(.|\n)*exited with code 7"):
-            env.step(torch.full((2, 1), 3.0))
-        assert time.monotonic() - begun < 30.0  # not the deadline of a minute
+            env.step(torch.full((2, 1), 3.0))  # not when the deadline is over: a test may take 300 s
 
 
 def test_what_cannot_be_built_is_named() -> None:

@@ -89,12 +89,11 @@ def test_a_worker_that_closes_its_wire_is_as_good_as_dead():
             os.closerange(3, 4096)
             return super().step(action)
 
-    with GymnasiumEnv([FaultyEnv, Vandal], workers=WorkerConfig(num_workers=2, start_method="spawn")) as env:
+    workers = WorkerConfig(num_workers=2, start_method="spawn", deadline=1000.0)
+    with GymnasiumEnv([FaultyEnv, Vandal], workers=workers) as env:
         env.reset(0)
-        before = time.monotonic()
         with pytest.raises(EnvWorkerDied, match="worker 1"):
-            env.step(idle(2))
-        assert time.monotonic() - before < 20.0  # at once, not when the deadline of a minute is over
+            env.step(idle(2))  # at once, not when the deadline is over: a test may take 300 s
 
 
 @pytest.mark.slow
@@ -189,11 +188,9 @@ def test_timeouts_of_one_part_do_not_hold_up_the_others():
         left, right = env.split(2)
         env.reset(0)
         right.step_async(idle(2))
-        before = time.monotonic()
         for _ in range(3):
             left.step(idle(2))
-        assert time.monotonic() - before < 2.0
-        assert env.wait_any([right], timeout=0.05) == []
+        assert env.wait_any([right], timeout=0.05) == []  # no step has waited until it had timed out
         with pytest.raises(EnvTimeout, match="hang_in_sleep"):
             right.step_wait()
         assert left.step(idle(2)).info["valid"].all()
@@ -382,7 +379,7 @@ for method, fault, end in {cases!r}:
         print("ended", flush=True)
         continue
     env = GymnasiumEnv([FaultyFactory(i, 1, eval(fault)) for i in range(2)],
-                       workers=WorkerConfig(num_workers=2, start_method=method, deadline=100.0))
+                       workers=WorkerConfig(num_workers=2, start_method=method, deadline=1000.0))
     env.reset(0)
     print(*env.backend.pids, flush=True)
     exec(end)
@@ -403,10 +400,9 @@ def test_interpreter_exit_without_close():
         assert started.stdout is not None
         for case in ENDS:
             pids = [int(word) for word in started.stdout.readline().split()]
-            before = time.monotonic()
             assert len(pids) == 2, case
+            # a few seconds alone; the deadline, and the fault, go on for longer than a test may take
             assert started.stdout.readline() == "ended\n", case
-            assert time.monotonic() - before < 30.0, case  # a few seconds alone; the fault goes on for an hour
             assert not any(is_running(pid) for pid in pids), case
     assert started.returncode == 0
 
@@ -459,7 +455,7 @@ def test_what_an_env_starts_ends_after_a_time_out(tmp_path: Path):
         def step(self, action: Any) -> Any:
             time.sleep(1000.0)
 
-    workers = WorkerConfig(num_workers=1, start_method="fork", deadline=0.5)
+    workers = WorkerConfig(num_workers=1, start_method="fork", deadline=2.0)
     with GymnasiumEnv([functools.partial(Hanging, "daemon", str(tmp_path))], workers=workers) as env:
         env.reset(0)
         with pytest.raises(EnvTimeout, match="did not finish"):
@@ -512,23 +508,25 @@ for bug in ("liveness", "deadline", "lifeline"):
 
 @pytest.mark.slow
 def test_a_tenth_of_the_fault_matrix_holds_and_the_harness_catches_planted_bugs(capsys: pytest.CaptureFixture[str]):
-    # both mostly wait: for deadlines, and for what a planted bug lets hang
+    # all mostly wait: for deadlines, and for what a planted bug lets hang
     tools = ROOT / "tools"
-    words = [str(tools / "fault_matrix.py"), "--small", "--patience", "3"]
-    program = ["-c", PLANTED_BUGS.format(tools=str(tools))]
-    matrix, bugs = (
+    words = [str(tools / "fault_matrix.py"), "--small", "--patience", "3", "--rows"]
+    rows = ["hangs"], ["restarts"], ["deaths", "exceptions", "trainer", "slow_learner"]
+    programs = [*([*words, *names] for names in rows), ["-c", PLANTED_BUGS.format(tools=str(tools))]]
+    started = [
         subprocess.Popen([sys.executable, *each], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for each in (words, program)
-    )
+        for each in programs
+    ]
     try:
-        said, caught = matrix.communicate(timeout=280)[0], bugs.communicate(timeout=280)[0]
+        *said, caught = [process.communicate(timeout=280)[0] for process in started]
     finally:
-        matrix.kill()
-        bugs.kill()
+        for process in started:
+            process.kill()
     with capsys.disabled():
-        print(f"\npromises 7 to 10\n{said}")
-    counts = {line[:13].strip(): int(line[13:].split()[0]) for line in said.splitlines()[1:7]}
-    assert matrix.returncode == 0
+        print("\npromises 7 to 10\n" + "".join(said))
+    lines = [line for text in said for line in text.splitlines()[1:-1]]
+    counts = {line[:13].strip(): int(line[13:].split()[0]) for line in lines if not line.startswith("BROKEN")}
+    assert [process.returncode for process in started[:-1]] == [0, 0, 0]
     assert counts["deaths"] >= 10 and counts["hangs"] >= 4 and counts["trainer kills"] >= 10
     assert counts["exceptions"] >= 9 and counts["restarts"] >= 4
     assert caught.splitlines() == ["liveness True", "deadline True", "lifeline True"]

@@ -22,7 +22,7 @@ from striderl.algorithms.on_policy.ppo import PPO, PPOConfig
 from striderl.collect.actors.policy_actor import PolicyActor
 from striderl.collect.collector import Collector, CollectorConfig
 from striderl.envs.classic_control import CartPole
-from striderl.loggers.file_loggers import JsonlLogger
+from striderl.loggers.file_loggers import CsvLogger, JsonlLogger
 from striderl.loggers.table import make_loggers
 from striderl.policies.policy import Policy, PolicyConfig
 from striderl.training.callbacks.log import Log
@@ -118,4 +118,5 @@ def main(folder: Path, *faults: str) -> None:
 
 
 if __name__ == "__main__":
+    JsonlLogger.patience = CsvLogger.patience = 60.0  # that a busy disk is slow is a fault of its own
     main(Path(sys.argv[1]), *sys.argv[2:])

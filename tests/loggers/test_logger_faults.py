@@ -27,6 +27,12 @@ def bare():
     return train()
 
 
+@pytest.fixture(autouse=True)
+def patient_files(monkeypatch):
+    """Local files are waited for as long as a busy disk takes: that one is slow is a warning, of a fault of its own."""
+    monkeypatch.setattr(JsonlLogger, "patience", 60.0)
+
+
 class Faulty(Logger):
     """Calls a function for each row."""
 

@@ -13,12 +13,14 @@ import torch
 from torch import nn
 
 from striderl.compat.tianshou import env_stepping
-from striderl.compat.tianshou.data import Batch, Collector, ReplayBuffer, to_torch
+from striderl.compat.tianshou.data import Batch, Collector, ReplayBuffer, VectorReplayBuffer, to_torch
 from striderl.compat.tianshou.env import DummyVectorEnv, SubprocVectorEnv
 from striderl.compat.tianshou.exploration import GaussianNoise
 from striderl.compat.tianshou.net.common import Net
 from striderl.compat.tianshou.policy import BasePolicy, DQNPolicy
 from striderl.compat.tianshou.trainers import offpolicy_trainer, onpolicy_trainer
+from striderl.envs.classic_control.pendulum import Pendulum
+from striderl.envs.workers.errors import EnvError
 
 
 class Line(gymnasium.Env[Any, Any]):
@@ -219,6 +221,42 @@ def test_a_number_that_is_not_finite_ends_its_episode() -> None:
     assert result["n/st"] == len(buffer) and result["rew"] == 1.0
     bad = np.flatnonzero(buffer.obs[: len(buffer), 0] == 1)
     assert buffer.obs[bad, 1].tolist()[:2] == [0, 1] and buffer.next(int(bad[1])) == bad[1]  # nothing follows
+
+
+@pytest.mark.parametrize(
+    ("at", "wanted"),
+    [
+        (1, {"n_step": 7}),
+        (1, {"n_step": 7, "whole_episodes": False}),
+        (3, {"n_episode": 3}),
+        (3, {"n_episode": [1, 1]}),
+    ],
+)
+def test_envs_of_which_nothing_counts_are_an_error(at: int, wanted: Any) -> None:
+    class Broken(Line):
+        def step(self, action: Any) -> Any:
+            obs, rew, *rest = super().step(action)
+            return obs, np.nan if self.time == at else rew, *rest
+
+    broken = DummyVectorEnv([lambda: Broken(9, 0), lambda: Broken(9, 1)])
+    with pytest.raises(EnvError, match=r"envs 0, 1 spoiled 20 episodes in a row, .*: rewards are not finite"):
+        Collector(Still(), broken, VectorReplayBuffer(50, 2)).collect(**wanted)
+    if wanted != {"n_episode": [1, 1]}:  # one env that works is enough
+        envs = DummyVectorEnv([lambda: Broken(9, 0), lambda: Line(70, 1)])
+        assert Collector(Still(), envs, VectorReplayBuffer(300, 2)).collect(**wanted)["n/st"] >= 7
+    ever = DummyVectorEnv([lambda: Broken(9, 0)])
+    if at == 3:  # each episode breaks off, but its first two steps count
+        assert Collector(Still(), ever, ReplayBuffer(300)).collect(n_step=100)["n/st"] == 100
+
+
+def test_a_vec_env_of_which_nothing_is_valid_is_an_error() -> None:
+    class Broken(Pendulum):
+        def step(self, actions: Any) -> Any:
+            step = super().step(actions)
+            return step._replace(reward=step.reward * float("nan"))
+
+    with pytest.raises(EnvError, match=r"no sample of 1000 steps of each env is valid: reward of env 0"):
+        Collector(Still(), Broken(2), VectorReplayBuffer(50, 2)).collect(n_step=7, whole_episodes=True)
 
 
 @pytest.mark.parametrize("wait_num", [1, 2])

@@ -212,3 +212,9 @@ def test_an_error_that_is_not_finite_is_refused_and_changes_nothing(bad: float, 
     with pytest.raises(ValueError, match="errors that become priorities must be finite"):
         replay.update_priorities(replay.handle_of(torch.tensor([0, 1])), torch.tensor([1.0, bad], dtype=dtype))
     assert torch.equal(replay.sampler.tree.leaves, before) and replay.sampler.state_dict()["largest"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta", "epsilon"])
+def test_a_priority_setting_that_is_no_number_is_refused(name):
+    with pytest.raises(ValueError, match=r"wanted alpha >= 0.*found .*nan"):
+        Prioritized(**{name: float("nan")})

@@ -216,6 +216,6 @@ def spread(name: str, ranks: Ranks) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    with setup(device="cpu", timeout=60.0) as joined:
+    with setup(device="cpu", timeout=240.0) as joined:
         found = {name: spread(name, joined) for name in CASES}
         torch.save(found, Path(sys.argv[1]) / f"{joined.rank}.pt")

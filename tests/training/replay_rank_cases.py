@@ -310,6 +310,6 @@ if __name__ == "__main__":
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     here = Path(sys.argv[1])
-    with setup(device="cpu", timeout=60.0) as joined:
+    with setup(device="cpu", timeout=240.0) as joined:
         found = {case: result_of(case, joined, here) for case in (CASES if joined.world_size == 2 else SOME)}
         torch.save(found, here / f"{joined.rank}.pt")

@@ -361,6 +361,19 @@ def test_a_run_without_valid_samples_is_no_success(tmp_path, monkeypatch, kind, 
     assert run.trainer.iteration == count and run.store.load("last").state["iteration"] == count
 
 
+@pytest.mark.slow
+def test_what_is_left_of_a_run_without_valid_samples_is_no_success_either(tmp_path, monkeypatch):
+    # ended after 3 of 5 iterations; each resume has its whole patience, but the 2 that are left do not use it up
+    run = sick_run(tmp_path / "run", monkeypatch, iterations=5)
+    for count in (3, 5, 5):
+        outcome = run.drive()
+        assert outcome.exit_code == 1 and run.trainer.iteration == count
+        assert f"nothing was learned in {count} iterations in a row: 0 of {32 * count} samples" in outcome.reason
+        run = Run(run.config, run.folder)
+        assert run.restore()
+    run.close()
+
+
 def sick_trainer(envs, iterations=5):
     env = Sick(tasks.make("cartpole", num_envs=4), envs)
     algorithm = PPO(Policy(env.obs_spec, env.action_spec, SMALL), PPOConfig(num_mini_batches=1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "clients"))
 from point_env import PointEnv, config
 from rsl_rl_loop import Groups, Loop
 
+from free_ports import free_port
 from striderl.checkpoint.foreign import read_torch_archive
 from striderl.execution import background
 from striderl.execution.background import FallbackError
@@ -231,11 +231,8 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_several_processes_share_parameters(tmp_path):
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
     here = Path(__file__).resolve().parent
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-c", RANK_PROGRAM, str(tmp_path), str(here), str(here.parent / "clients")]
     processes = [
         subprocess.Popen(words, env={**os.environ, **where, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)

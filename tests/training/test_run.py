@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from run_cases import final_state, folder_at, main, taking_signals, tiny
+from runner_configs import legged_gym
 
 import striderl
 from striderl.checkpoint.errors import CheckpointError, LayoutMismatch
@@ -25,14 +26,16 @@ from striderl.data import tree
 from striderl.data.actions import BoxSpec, DictActionSpec, DiscreteSpec, MultiDiscreteSpec
 from striderl.data.registry import LOGGERS
 from striderl.data.specs import ObsSpec
+from striderl.envs.tasks import make
 from striderl.loggers import table
 from striderl.training.agent import Agent
 from striderl.training.checks import use_tf32
 from striderl.training.experiment import run as run_module
-from striderl.training.experiment.loading import load_run
+from striderl.training.experiment.loading import build_run_policy, load_run
 from striderl.training.experiment.run import Run, num_video_steps
 from striderl.training.experiment.run_config import EvaluationSettings, LoggingSettings, StopSettings, read_run_config
 from striderl.training.experiment.run_folder import RunFolder, new_run_folder, read_specs, write_specs
+from striderl.training.rsl_rl.on_policy_runner import OnPolicyRunner
 from striderl.training.signals import StopSignals
 
 PROGRAM = Path(__file__).with_name("run_cases.py")
@@ -235,10 +238,17 @@ def test_videos_and_trackers(tmp_path):
     assert list((folder.path / "tensorboard").glob("events*"))
 
 
-@pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:99", "xla", "cpu:7x", ""])
+@pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:99", "mps", "xla", "cpu:7x", ""])
 def test_a_device_that_is_not_there_is_named(device, tmp_path):
-    with pytest.raises(ValueError, match=rf"the device '{device}' cannot be used here: [^\n]+\. Usable: 'cpu'"):
-        Run(tiny(device=device), RunFolder(tmp_path))
+    config, env = tiny(device=device), make("cartpole", num_envs=1)
+    for work in (
+        lambda: Run(config, RunFolder(tmp_path)),
+        lambda: build_run_policy(config, env.obs_spec, env.action_spec, device=device),
+        lambda: OnPolicyRunner(env, legged_gym(), device=device),
+    ):
+        wanted = rf"^the device '{device}' cannot be used here: [^\n]{{1,150}}\. Usable: 'cpu'$"
+        with pytest.raises(ValueError, match=wanted):
+            work()
 
 
 # -- metrics that a setting names --------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ def changed(*places, value):
         (changed("algoritm", value={}), r"config has no setting 'algoritm'. Did you mean 'algorithm'\?"),
         (changed("algorithm", "clip_parm", value=0.1), r"algorithm has no setting 'clip_parm'. Did you mean 'clip_pa"),
         (changed("algorithm", "gamma", value="0.9"), r"algorithm.gamma: wanted float, found str '0.9'"),
+        (changed("seed", value=2**63), r"seed is not negative and below 2\*\*63, found 9223372036854775808"),
         (changed("algorithm", "gamma", value=1.5), r"algorithm: gamma and lam are between 0 and 1"),
         (changed("env", "num_envs", value=2.5), r"config.env.num_envs: wanted int, found float 2.5"),
         (changed("env", "num_envs", value=True), r"config.env.num_envs: wanted int, found bool True"),

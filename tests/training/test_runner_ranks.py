@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from free_ports import free_port
 from striderl.data import tree
 
 SCRIPT = Path(__file__).resolve().parent / "runner_ranks.py"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.mark.slow

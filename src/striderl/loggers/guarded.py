@@ -38,7 +38,7 @@ class GuardConfig:
     """Seconds that `close` waits for what is left; then it is abandoned."""
 
     def __post_init__(self) -> None:
-        if self.capacity < 1 or self.deadline <= 0 or self.close_seconds < 0:
+        if self.capacity < 1 or not self.deadline > 0 or not self.close_seconds >= 0:
             raise ValueError(f"GuardConfig: capacity >= 1, deadline > 0 and close_seconds >= 0, found {self}")
 
 

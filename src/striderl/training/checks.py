@@ -156,7 +156,7 @@ def require_device(name: str) -> None:
             raise ValueError("it does not compute")
     # a torch without CUDA asserts; a back end that is a package of its own may be missing
     except (RuntimeError, AssertionError, ValueError, ImportError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0]  # torch goes on with all its back ends
         if reason.startswith("Expected one of "):  # torch lists twenty
             reason = "torch has no such device; a GPU of NVIDIA is 'cuda'"
         usable = ", ".join(repr(each) for each in usable_devices())

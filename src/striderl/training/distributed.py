@@ -301,6 +301,8 @@ def setup(*, device: str = "auto", timeout: float = 120.0) -> Ranks:
     `device` 'auto' takes the GPU of the local rank where there is one. NCCL is used on GPUs, gloo on the CPU. A process
     that does not respond for `timeout` seconds is named by the others.
     """
+    if not device.startswith(("auto", "cpu", "cuda", "mps")) or not timeout > 0.0:
+        raise ValueError(f"setup wants device 'auto', 'cuda' or 'cpu' and timeout above 0, found {device!r}, {timeout}")
     on_gpu = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if on_gpu and not torch.cuda.is_available():

@@ -109,6 +109,8 @@ class Guard:
         """How many iterations in a row, up to now, learned nothing."""
         self.num_samples = self.num_valid = 0
         """Samples of those iterations, and how many of them were valid."""
+        self._num_raised = 0
+        """How many of them there were when DivergedError was raised last; since then patience begins anew."""
         self._num_bad = 0
         self._faults: FaultReport | None = None
         self._good: dict[str, Any] = {}
@@ -118,17 +120,18 @@ class Guard:
 
         Raises DivergedError when patience is exhausted: here, because between iterations the state is consistent.
         """
-        self.check_end(self.patience)
+        self._raise_again_after(self.patience, self.patience)
         self.keep()
 
     def check_end(self, num_iterations: int) -> None:
-        """Raise DivergedError where nothing was learned in the last `num_iterations`, or in as many as patience lasts.
+        """Raise DivergedError, once, where `why_fruitless` has a reason at the end of a training."""
+        self._raise_again_after(1, num_iterations)
 
-        Called at the end of a training with the number of its iterations: a short one ends before patience does.
-        """
-        reason = self.why_fruitless(min(self.patience, num_iterations))
-        if reason:
-            self._begin_anew()  # a caller that continues gets the whole patience again
+    def _raise_again_after(self, count: int, num_iterations: int) -> None:
+        """Raise DivergedError; where it was raised before, only after so many further iterations without learning."""
+        reason = self.why_fruitless(num_iterations)
+        if reason and self.num_fruitless - self._num_raised >= count:
+            self._num_raised = self.num_fruitless
             raise DivergedError(reason)
 
     def check_piece(self, num_iterations: int) -> None:
@@ -157,9 +160,12 @@ class Guard:
         self._good = {}
 
     def why_fruitless(self, num_iterations: int) -> str:
-        """Return why nothing was learned in at least so many iterations up to now; empty where something was."""
+        """Return why nothing was learned in the last `num_iterations`, or in as many as patience lasts; empty else.
+
+        At the end of a training, given the number of its iterations: a short one ends before patience does.
+        """
         count = self.num_fruitless
-        if count < max(1, num_iterations):
+        if count < max(1, min(self.patience, num_iterations)):
             return ""
         faults, path = ("", None) if self._faults is None else (self._faults.most_frequent(), self._faults.path)
         where = f" See {path}" if path is not None and faults else ""
@@ -180,7 +186,7 @@ class Guard:
         return number > 0 and (valid == 0 or (bad and valid <= self.min_valid * number))
 
     def _begin_anew(self) -> None:
-        self.num_fruitless = self.num_samples = self.num_valid = 0
+        self.num_fruitless = self.num_samples = self.num_valid = self._num_raised = 0
 
     def after(
         self,
@@ -245,6 +251,7 @@ class Guard:
             "num_fruitless": self.num_fruitless,
             "num_samples": self.num_samples,
             "num_valid": self.num_valid,
+            "num_raised": self._num_raised,
             "num_bad": self._num_bad,
         }
 
@@ -253,7 +260,7 @@ class Guard:
         self.num_skipped, self.num_rollbacks = int(state["num_skipped"]), int(state["num_rollbacks"])
         self.num_fruitless = int(state["num_fruitless"])
         self.num_samples, self.num_valid = int(state.get("num_samples", 0)), int(state.get("num_valid", 0))
-        self._num_bad = int(state.get("num_bad", 0))
+        self._num_bad, self._num_raised = int(state.get("num_bad", 0)), int(state.get("num_raised", 0))
         self._good = {}
 
 

@@ -28,6 +28,7 @@ from striderl.compat.rlpyt.agents import BaseAgent
 from striderl.compat.rlpyt.algorithms import RlAlgorithm
 from striderl.compat.rlpyt.logger import logger_context as logger_context
 from striderl.compat.rlpyt.tensors import make_seed, set_seed
+from striderl.training.guard import PATIENCE, DivergedError
 
 PREFIX = "Diagnostics/"
 """Before the names of the counts in a row."""
@@ -152,7 +153,7 @@ class MinibatchRlBase(BaseRunner):
         self._start_time = self._last_time = time.perf_counter()
         self._cum_completed_trajs = 0
         self._last_update_counter = 0
-        self._last_itrs = 0
+        self._last_itrs = self._barren_itrs = 0
         self.pbar = ProgBarCounter(self.log_interval_itrs)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -162,13 +163,31 @@ class MinibatchRlBase(BaseRunner):
         logger.set_iteration(itr)
         self.agent.sample_mode(itr)
         samples, traj_infos = self.sampler.obtain_samples(itr)
+        self._count_barren(samples)
         self.agent.train_mode(itr)
         opt_info = self.algo.optimize_agent(itr, samples)
         self._finished_itrs = itr + 1
         self.store_diagnostics(itr, traj_infos, opt_info)
 
+    def _count_barren(self, samples: Any) -> None:
+        """Count the iterations in a row without a valid sample; with too many of them, raise DivergedError."""
+        valid = getattr(samples.env, "valid", None)
+        if self.world_size > 1 or valid is None:  # another process may have valid ones
+            return
+        self._barren_itrs = 0 if bool(valid.any()) else self._barren_itrs + 1
+        if self._barren_itrs >= PATIENCE:
+            self._refuse_barren()
+
+    def _refuse_barren(self) -> None:
+        raise DivergedError(
+            f"nothing was learned in {self._barren_itrs} iterations in a row: none of their samples was valid; their "
+            "rewards or observations are not finite, or the envs mark them as not valid"
+        )
+
     def shutdown(self) -> None:
-        """Close the envs after the last iteration."""
+        """Close the envs after the last iteration; DivergedError where no iteration had a valid sample."""
+        if 0 < self._finished_itrs <= self._barren_itrs:
+            self._refuse_barren()
         logger.log("Training complete.")
         self.sampler.shutdown()
 

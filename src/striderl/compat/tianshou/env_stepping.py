@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from striderl.collect.surplus import MAX_SPOILED
 from striderl.compat.parts import checked_forward
 from striderl.compat.tianshou.arrays import to_numpy
 from striderl.compat.tianshou.base_policy import BasePolicy
@@ -35,6 +36,7 @@ from striderl.data import leaf, tree
 from striderl.data.batch import Batch
 from striderl.data.batch_ops import from_store
 from striderl.data.episode_ends import TIME_LIMIT, ends_of
+from striderl.envs.workers.errors import EnvError
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import ListReplayBuffer, VectorReplayBuffer
 from striderl.storage.replay_buffer.rows import plan_rows
@@ -101,8 +103,10 @@ class EnvStepping:
         self._history = StepHistory(self.num_envs)
         self._total: Any = 0.0
         self._length: Array = np.zeros(self.num_envs, np.int64)
+        self._spoiled: Array = np.zeros(self.num_envs, np.int64)
+        """How many episodes of each env a bad number ended, since the last one that counts."""
         self._begins = self._by_episode = True
-        self._checked = False
+        self._checked = self._wants_episodes = False
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +119,7 @@ class EnvStepping:
             self.env.step(None)  # steps that were under way are not stored
         self._ready = list(range(self.num_envs))
         self._history.clear()
-        self._total, self._length[:] = 0.0, 0
+        self._total, self._length[:], self._spoiled[:] = 0.0, 0, 0
         self._state, self._begins, self._chosen = None, False, Batch()
         self.data = Batch(obs=self._first(None), act=Batch(), rew=Batch(), done=Batch(), info=Batch())
         if self.buffer is not None:
@@ -134,7 +138,7 @@ class EnvStepping:
         """Step the envs until the request is met."""
         if self._begins or self._by_episode != request.whole_episodes:
             self._begin()
-        self._by_episode = request.whole_episodes
+        self._by_episode, self._wants_episodes = request.whole_episodes, request.n_episode is not None
         self._begins = True  # an error on the way leaves it so, and the next call starts anew
         quota = None if request.n_episode is None or isinstance(request.n_episode, int) else list(request.n_episode)
         done_with = [] if quota is None else [each for each in self._ready if quota[each] <= 0]
@@ -142,7 +146,7 @@ class EnvStepping:
         found, per_env, warned = Collected(), [0] * self.num_envs, False
         while True:
             if not request.whole_episodes and request.n_step is not None:
-                ready = ready[: request.n_step - found.num_steps]
+                ready = self._for_last_steps(ready, request.n_step - found.num_steps)
             ready, ended = self._step(ready, request, found, per_env, quota)
             if ended and quota is not None:
                 done_with += [each for each in ready if per_env[each] >= quota[each]]
@@ -158,6 +162,11 @@ class EnvStepping:
         self._ready = list(range(self.num_envs)) if not self.env.is_async else ready + done_with
         self._begins = False
         return found
+
+    def _for_last_steps(self, ready: list[int], left: int) -> list[int]:
+        """Return at most so many envs; of those that the last step left out, too, where one gave a bad number."""
+        ready = ready if self.env.is_async else list(range(self.num_envs))
+        return ready if len(ready) <= left else sorted(sorted(ready, key=self._spoiled.__getitem__)[:left])
 
     def _step(
         self, ids: list[int], request: Request, found: Collected, per_env: list[int], quota: list[int] | None
@@ -280,12 +289,14 @@ class EnvStepping:
                 self._end(env, found)
             self._total[env], self._length[env] = 0.0, 0
             self._history.skip(env)
+        if good is not None and (self._spoiled[back] > MAX_SPOILED).any():
+            self._check_spoiled(data, per_env, quota)
         if rows:
             self._history.tidy()
         return rows
 
     def _end(self, env: int, found: Collected) -> None:
-        total, length = self._total[env], int(self._length[env])
+        total, length, self._spoiled[env] = self._total[env], int(self._length[env]), 0
         found.returns.append(np.array(total))
         found.lengths.append(length)
         if self._by_episode:
@@ -294,12 +305,24 @@ class EnvStepping:
 
     def _abandon(self, env: int, found: Collected) -> None:
         """Keep what came before a bad number, and let nothing follow it."""
+        counts = self._length[env] > 1 and not self._wants_episodes  # steps do, an episode that is broken off does not
+        self._spoiled[env] = 1 if counts else self._spoiled[env] + 1
         _log.warning("env %d gave a number that is not finite: its episode ends with the step before", env)
         if self._by_episode:
             found.num_steps += int(self._length[env]) - 1
             self._flush(env, without_last=True)
         if self.buffer is not None:
             self.buffer.cut([env] if isinstance(self.buffer, VectorReplayBuffer) else None)
+
+    def _check_spoiled(self, data: Batch, per_env: list[int], quota: list[int] | None) -> None:
+        """Raise EnvError where no env that is still wanted gives anything that counts."""
+        owed = [env for env in range(self.num_envs) if quota is None or per_env[env] < quota[env]]
+        if (self._spoiled[owed] > MAX_SPOILED).all():
+            bad = "observations" if np.isfinite(data.rew).all() else "rewards"
+            raise EnvError(
+                f"envs {', '.join(map(str, owed))} spoiled {MAX_SPOILED} episodes in a row, none can be counted: "
+                f"{bad} are not finite"
+            )
 
     def _flush(self, env: int, without_last: bool = False) -> None:
         """Move the steps of an env into the buffer."""

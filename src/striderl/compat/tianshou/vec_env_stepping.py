@@ -44,10 +44,14 @@ from striderl.data.batch import Batch
 from striderl.data.noise import NoiseSpec
 from striderl.data.transition import Transition
 from striderl.envs.vec_env import VecEnv
+from striderl.envs.workers.errors import EnvError
 from striderl.storage.replay_buffer.buffer import ReplayBuffer
 from striderl.storage.replay_buffer.kinds import VectorReplayBuffer
 
 _log = logging.getLogger(__name__)
+
+_BARREN = 1000
+"""Most steps of all envs, one after another, of which none is valid."""
 
 
 class VecEnvStepping:
@@ -91,10 +95,14 @@ class VecEnvStepping:
 
     def _collect_at_least(self, n_step: int) -> None:
         """Step all envs until enough steps of finished episodes are stored."""
-        quiet, count = 0, self.env.num_envs
+        quiet, barren, count = 0, 0, self.env.num_envs
         while self._writer.num_steps < n_step:
-            before = len(self._writer.returns)
-            self._core.collect(n_step=count, storage=self._writer)
+            before, num_valid = len(self._writer.returns), int(self._core.statistics.num_steps)
+            found = self._core.collect(n_step=count, storage=self._writer)
+            barren = barren + 1 if int(self._core.statistics.num_steps) == num_valid else 0
+            if barren > _BARREN:
+                faults = "; ".join(map(str, found.faults[:3])) or "samples were marked not valid"
+                raise EnvError(f"no sample of {_BARREN} steps of each env is valid: {faults}")
             quiet = quiet + count if len(self._writer.returns) == before else 0
             if quiet >= LONG and quiet - count < LONG:
                 _log.warning("%d steps without the end of an episode; has the env a time limit?", quiet)

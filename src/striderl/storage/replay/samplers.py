@@ -261,7 +261,7 @@ class Prioritized:
         self, *, seed: int = 0, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 0, epsilon: float = 1e-6
     ) -> None:
         """`epsilon` is added to every error, so that no step is lost for good."""
-        if alpha < 0.0 or not 0.0 <= beta <= 1.0 or epsilon <= 0.0 or beta_steps < 0:
+        if not 0.0 <= alpha < math.inf or not 0.0 <= beta <= 1.0 or not 0.0 < epsilon < math.inf or beta_steps < 0:
             raise ValueError(
                 f"wanted alpha >= 0, 0 <= beta <= 1, epsilon > 0, beta_steps >= 0; "
                 f"found {alpha}, {beta}, {epsilon}, {beta_steps}"

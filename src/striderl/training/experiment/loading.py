@@ -27,6 +27,7 @@ from striderl.policies.actor_policy import ActorPolicy
 from striderl.policies.mutex.runs import SubPolicy
 from striderl.policies.policy import Policy
 from striderl.policies.transfer.load import load_exactly
+from striderl.training.checks import require_device
 from striderl.training.experiment.log_dir import checkpoint_of, is_log_dir
 from striderl.training.experiment.run_config import (
     EnvSettings,
@@ -82,6 +83,7 @@ def build_run_policy(
 ) -> Policy | ActorPolicy:
     """Build only the policy of a run, without an env: to load, play, evaluate or export it."""
     facts = facts_of(config.algorithm_name)
+    require_device(device)
     context = build_context(replace(config, device=device), obs_spec, action_spec)
     policy: Policy | ActorPolicy = facts.build.build_policy(config.algorithm, context)
     return policy

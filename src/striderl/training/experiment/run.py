@@ -428,9 +428,7 @@ class Run:
                 self._advance()
             if self._asked_to_stop():
                 return self._leave(self.signals.name, self.signals.exit_code)
-            guard = self.trainer.loop.guard
-            fruitless = guard.why_fruitless(min(guard.patience, self.trainer.iteration))
-            if fruitless:
+            if fruitless := self.trainer.loop.guard.why_fruitless(self.trainer.iteration):
                 return self._leave(fruitless, 1)
             return self._outcome(self.trainer.stop_reason or "the plan is fulfilled", 0)
         except (DivergedError, UnknownMetricError) as error:

@@ -287,8 +287,8 @@ class RunConfig(Generic[AlgorithmT, PlanT]):
     def __post_init__(self) -> None:
         check_field_types(self)
         check_algorithm(self.algorithm_name, self.algorithm, self.plan, self.dataset)
-        if self.seed < 0:
-            raise ValueError(f"seed is not negative, found {self.seed}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is not negative and below 2**63, found {self.seed}")
         check_num_threads(self.num_threads)
         if self.mode not in MODES:
             raise ConfigError(unknown("mode", self.mode, MODES, where="RunConfig"))

@@ -30,6 +30,7 @@ from striderl.envs.wrap_env import wrap_env
 from striderl.policies.facade.inputs import Observations
 from striderl.policies.run_reader import WEIGHTS
 from striderl.training.callbacks.callback import Callback
+from striderl.training.checks import require_device
 from striderl.training.distributed import join_ranks
 from striderl.training.experiment.assembly import build_learner, plan_switch
 from striderl.training.experiment.log_dir import plain_settings, write_log_dir
@@ -130,6 +131,7 @@ class OnPolicyRunner:
                 f"train_cfg has settings of pretraining, which {type(self).__name__} does not do; use TwoStageRunner"
             )
         self.cfg = train_cfg if isinstance(train_cfg, Mapping) else as_dict(train_cfg)
+        require_device(str(device))
         self.env, self.device = env, torch.device(device)
         self.log_dir = None if log_dir is None else Path(log_dir)
         self.ranks = ranks = join_ranks(self.device)
