@@ -78,9 +78,9 @@ Train a policy. The recipe of the task has settings that learn; every one of the
 
 'striderl train TASK [--algorithm NAME] [--terms NAME …] --help' lists every setting with its meaning and value.
 
-'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes, and with 'resume RUN' goes on with
-it. --num-envs and --steps are those of all processes together, not of each: the run learns what one process with as many
-envs would, from minibatches with samples of every process.
+'torchrun --nproc-per-node 2 -m striderl train TASK' trains one run in two processes, and with 'resume RUN' goes on
+with it. --num-envs and --steps are those of all processes together, not of each: the run learns what one process with
+as many envs would, from minibatches with samples of every process.
 
 The folder runs/TASK/TIME has config.json, metrics.csv, checkpoints and what other commands write. SIGTERM, Ctrl-C and
 a terminal that closes (SIGHUP) save the run and end it with exit code 143, 130 or 129; 'striderl resume RUN' goes on

@@ -188,6 +188,9 @@ class RecurrentDQN(OffPolicyLearner):
 class R2D2Config(DQNConfig):
     """Settings of R2D2: those of DQN with other defaults, and those of sequences."""
 
+    learning_rate: float = 1e-4
+    """Of Adam, as R2D2's authors have it: rescaled values of long returns differ little between actions, so that larger
+    steps swing the policy."""
     n_step: int = 3
     """Rewards that are summed before bootstrapping from the value."""
     prioritized: bool = True
