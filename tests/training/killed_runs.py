@@ -116,7 +116,9 @@ def drive(config: Any, path: Path, board: Board, prepare: Callable[[Run], None] 
         run.restore()
         board.put(_RESTORED, run.trainer.env_steps)
         prepare(run)
-        return run.drive().exit_code
+        code = run.drive().exit_code
+        signals.leave()  # as the command line does: a second signal may come when the run is over
+        return code
 
 
 def fork(work: Callable[[], int]) -> int:

@@ -90,9 +90,11 @@ def _locked_file(folder: Path) -> int:
         return -1
     try:
         if not _flock(descriptor):
-            gc.collect()  # a run of this process that was dropped without close() holds nothing
+            refusal, is_own = _refusal(folder, descriptor)
+            if is_own:
+                gc.collect()  # a run of this process that was dropped without close() holds nothing
             if not _flock(descriptor):
-                raise FolderLockedError(_refusal(folder, descriptor))
+                raise FolderLockedError(refusal)
     except OSError as error:
         os.close(descriptor)
         _log.warning("%s is not locked against a second training: %s", folder, error.strerror)
@@ -125,18 +127,20 @@ def _holder() -> bytes:
     return (json.dumps(content) + "\n").encode("ascii")
 
 
-def _refusal(folder: Path, descriptor: int) -> str:
-    """Return the holder's name, if it can be read: it may not be written yet."""
+def _refusal(folder: Path, descriptor: int) -> tuple[str, bool]:
+    """Return a sentence with the holder's name, if it can be read: it may not be written yet; and whether it is us."""
     try:
         found = decode_json(os.pread(descriptor, MAX_HOLDER_BYTES, 0), folder / LOCK_FILE)
         pid, host, since, command = (str(found[name]) for name in ("pid", "host", "since", "command"))
     except (OSError, ValueError, KeyError, TypeError):
-        return f"{str(folder)!r} is being trained by another process; wait for its end or stop it"
+        return f"{str(folder)!r} is being trained by another process; wait for its end or stop it", False
     if pid == str(os.getpid()) and host == socket.gethostname():
-        return f"{str(folder)!r} is being trained by this process, since {since}; close() that run or runner first"
+        text = f"{str(folder)!r} is being trained by this process, since {since}; close() that run or runner first"
+        return text, True
     return (
         f"{str(folder)!r} is being trained by process {pid} on {host} since {since} ({_printable(command)}); "
-        f"wait for its end, or stop it there with 'kill {pid}', which saves it"
+        f"wait for its end, or stop it there with 'kill {pid}', which saves it",
+        False,
     )
 
 
