@@ -117,7 +117,7 @@ def drive(config: Any, path: Path, board: Board, prepare: Callable[[Run], None] 
         board.put(_RESTORED, run.trainer.env_steps)
         prepare(run)
         code = run.drive().exit_code
-        signals.leave()  # as the command line does: a second signal may come when the run is over
+        signals.leave()  # the run is over: a second signal would meet the handlers from before, and end this process
         return code
 
 
