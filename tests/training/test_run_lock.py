@@ -31,10 +31,14 @@ if sys.argv[2] == "planted":
     os.register_at_fork = lambda **hooks: None
 from striderl.training.experiment.run_lock import FolderLock
 lock = FolderLock(sys.argv[1])
+reader, writer = os.pipe()
 child = os.fork() if sys.argv[2] != "spawned" else subprocess.Popen(["sleep", "60"]).pid
 if child == 0:
+    os.write(writer, b"!")
     time.sleep(60)
     os._exit(0)
+if sys.argv[2] != "spawned":
+    os.read(reader, 1)  # on a busy machine it may be long until a forked child gives its copy up
 print(child, flush=True)
 time.sleep(60)
 """
