@@ -222,7 +222,7 @@ def test_a_run_of_two_processes_is_resumed_by_one_with_what_was_learned(whole, t
 
 @pytest.mark.slow
 def test_a_killed_process_is_named_and_rank_0_saves_what_was_learned(tmp_path):
-    never = ["--checkpoints.every", "0", "--plan.total-steps", "0"]
+    never = ["--checkpoints.every", "0", "--plan.total-steps", "0", "--switch-at", "never"]  # else it begins to compile
     processes = start_ranks(*WITH_RND, *never, "--runs", str(tmp_path))
     wait_for_rows(tmp_path, 3)
     processes[1].kill()

@@ -48,10 +48,16 @@ pytestmark = [
     ),
 ]
 FLAGS = [
-    *("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1000,700"),
+    *("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"),
+    *("--window-size=1000,700", "--force-device-scale-factor=0.5"),
     *("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost",
 ]
+FEW_FRAMES = """
+    const draw = window.requestAnimationFrame.bind(window);
+    window.requestAnimationFrame = then => setTimeout(() => draw(then), 1000);
+"""
+"""A script of every page: without a graphics card, all frames that it can draw would keep both cores busy."""
 PATIENCE = 120.0
 
 
@@ -61,9 +67,12 @@ def browser():
     options.binary_location = BROWSER
     for flag in FLAGS:
         options.add_argument(flag)
+    # no connections ahead of need: a server that is closed waits five seconds for one that has asked for nothing
+    options.add_experimental_option("prefs", {"net.network_prediction_options": 2})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     found = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     found.set_page_load_timeout(PATIENCE)
+    found.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FEW_FRAMES})
     yield found
     found.quit()
 
@@ -78,8 +87,8 @@ def walker(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def served(session, host="127.0.0.1"):
-    """Serve a session in a thread, paused; yields the address."""
+def served(browser, session, host="127.0.0.1"):
+    """Serve a session in a thread, paused; yields the address, and has the browser leave it in the end."""
     check, over = RequestCheck(host), threading.Event()
     session.paused = True
     server = open_server(host, 0, check)
@@ -90,6 +99,7 @@ def served(session, host="127.0.0.1"):
         token = f"/?{PARAMETER}={check.token}" if check.token else ""
         yield f"http://127.0.0.1:{server.get_port()}{token}"
     finally:
+        browser.get("about:blank")  # a page that stays goes on drawing
         over.set()
         thread.join(PATIENCE)
         close_server(server)
@@ -163,7 +173,7 @@ class Page:
 
 def test_the_page_of_a_robot(browser, walker):
     session = opened(walker, num_envs=2)
-    with served(session) as address:
+    with served(browser, session) as address:
         page = Page(browser, address)
         for text in ("Continue", "Step", "New episode", "Checkpoints", "Push", "Command", "policy", "beside it"):
             assert browser.find_elements(By.XPATH, f"//*[normalize-space(text())='{text}']"), text
@@ -200,7 +210,7 @@ def robot_is_seen(picture):
 
 
 def test_numbers_of_the_log_are_those_of_the_file(browser, walker):
-    with served(opened(walker)) as address:
+    with served(browser, opened(walker)) as address:
         page = Page(browser, address)
         page.click("Run")
         shown = page.until(lambda: page.rows("metrics"))
@@ -235,7 +245,7 @@ def test_a_run_that_still_trains_is_followed_through_a_hot_swap(browser, tmp_pat
     try:
         WebDriverWait(training, PATIENCE, poll_frequency=0.1).until(lambda _: (folder / "specs.json").is_file())
         session = opened(folder, checkpoint="last")
-        with served(session) as address:
+        with served(browser, session) as address:
             page = Page(browser, address)
             policies = {page.facts()["policy"]}
             page.until(lambda: policies.add(page.facts()["policy"]) or len(policies) > 2)
@@ -262,7 +272,7 @@ def test_two_checkpoints_side_by_side_behind_a_token(browser, tmp_path):
     folder = made(tmp_path, "quadruped")
     save_next(folder, step=200)
     session = opened(folder, checkpoint=str(STEP), compare="200", num_envs=1)
-    with served(session, host="0.0.0.0") as address:
+    with served(browser, session, host="0.0.0.0") as address:
         page = Page(browser, address)
         assert page.facts()["policy A"] == f"{STEP}, of step {STEP}" and page.facts()["policy B"] == "200, of step 200"
         page.click("Step")
@@ -288,7 +298,7 @@ def test_a_fault_is_replayed(browser, walker, tmp_path):
         pose=pose,
     )
     write_trace(folder / "faults" / "joint_vel_env1_step9.trace.npz", trace)
-    with served(FaultSession(folder, 1, model=lambda: model)) as address:
+    with served(browser, FaultSession(folder, 1, model=lambda: model)) as address:
         page = Page(browser, address)
         assert page.facts()["bad number"] == f"{hostile} of env 1 was nan at step 9"
         assert page.facts()["shown"] == "4 of 4 steps before it"

@@ -172,6 +172,7 @@ def test_a_training_opens_a_view_of_itself_and_takes_it_along_when_it_ends(tmp_p
     """The view answers while the training goes on; after Ctrl-C, and after kill -9, its process is gone."""
     tiny = ["--env.num-envs", "4", "--plan.num-steps-per-env", "8", "--checkpoints.every", "50", "--num-threads", "1"]
     quiet = ["--evaluation.every", "0", "--logging.console", "off", "--stop.metric", "", "--steps", "100000000"]
+    quiet += ["--switch-at", "never"]
     words = ["train", "cartpole", *tiny, *quiet, "--runs", str(tmp_path), "--view"]
     for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         training = subprocess.Popen([sys.executable, "-m", "striderl", *words], stdout=subprocess.PIPE, text=True)

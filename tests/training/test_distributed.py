@@ -22,8 +22,7 @@ HERE = Path(__file__).resolve().parent
 
 def start(command: list[str], count: int = 2) -> list[subprocess.Popen[str]]:
     """Start processes that find each other, as torchrun does."""
-    shared = {**os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    shared |= {"OMP_NUM_THREADS": "1"}
+    shared = meeting_place(count)
     return [
         subprocess.Popen(
             [sys.executable, *command],
@@ -36,12 +35,23 @@ def start(command: list[str], count: int = 2) -> list[subprocess.Popen[str]]:
     ]
 
 
+def meeting_place(count: int) -> dict[str, str]:
+    found = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return {**os.environ, **found, "OMP_NUM_THREADS": "1"}
+
+
+def run_ranks(program: Path, folder: Path, count: int = 2) -> str:
+    """Run a program as several ranks to its end; return what they wrote to stderr."""
+    words = [sys.executable, str(HERE / "forked_ranks.py"), str(count), str(program), str(folder)]
+    done = subprocess.run(words, env=meeting_place(count), capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    for process in start([str(HERE / "distributed_cases.py"), str(folder)]):
-        _, errors = process.communicate(timeout=280)
-        assert process.returncode == 0, errors
+    run_ranks(HERE / "distributed_cases.py", folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

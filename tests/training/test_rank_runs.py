@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from rank_run_cases import KINDS, LONG, SHORT, config_of, driven, make_dataset
-from test_distributed import start
+from test_distributed import run_ranks
 
 from striderl.checkpoint.store import CheckpointStore
 from striderl.data import tree
@@ -44,11 +44,7 @@ def runs(tmp_path_factory) -> Path:
         assert driven(config_of(kind, folder, SHORT), folder / kind / "one", Ranks()).exit_code == 0
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # of compiled programs
-        processes = start([str(HERE / "rank_run_cases.py"), str(folder)])
-    for process in processes:
-        _, errors = process.communicate(timeout=900)
-        assert process.returncode == 0, errors
-        assert "compiling it failed" not in errors
+        assert "compiling it failed" not in run_ranks(HERE / "rank_run_cases.py", folder)
     return folder
 
 

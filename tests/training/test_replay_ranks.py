@@ -8,7 +8,7 @@ import pytest
 import torch
 from replay_rank_cases import BOX, CASES, CHOICE, SOME, dataset_in, result_of
 from term_rank_cases import DRAWS
-from test_distributed import start
+from test_distributed import run_ranks
 
 from striderl.data import tree
 from striderl.data.registry import ALGORITHMS, TERMS
@@ -21,9 +21,7 @@ PER_ENV = "running_return"
 def results(count: int, folder: Path) -> list[dict]:
     dataset_in(folder / "box", BOX)
     dataset_in(folder / "choice", CHOICE)
-    for process in start([str(HERE / "replay_rank_cases.py"), str(folder)], count):
-        _, errors = process.communicate(timeout=280)
-        assert process.returncode == 0, errors
+    run_ranks(HERE / "replay_rank_cases.py", folder, count)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
 
 

@@ -447,21 +447,30 @@ def test_tf32_is_for_gpus(device, wanted, without_tf32, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("switch", ["new", "old", "global"])
-def test_whichever_switch_a_client_has_used_both_are_read(switch):
+def test_whichever_switch_a_client_has_used_both_are_read():
     # torch raises for code that reads the old switch after the new one was set; mjlab sets the new one
-    program = f"""
-import torch
+    program = """
+import os, sys
+import torch, torch._dynamo
 from striderl.networks.mlp import MlpModel, kernel_dtype
-if {switch!r} == "new":
+
+def check(switch):
+    if switch == "new":
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
+    elif switch == "old":
+        torch.backends.cuda.matmul.allow_tf32 = True
+    else:
+        torch.backends.fp32_precision = "tf32"
+    assert kernel_dtype() is torch.float32
+    torch.compile(MlpModel(3, (4,), 2), backend="eager")(torch.ones(2, 3))
+    # as a run with tf32 does
     torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"
-elif {switch!r} == "old":
-    torch.backends.cuda.matmul.allow_tf32 = True
-else:
-    torch.backends.fp32_precision = "tf32"
-assert kernel_dtype() is torch.float32
-torch.compile(MlpModel(3, (4,), 2), backend="eager")(torch.ones(2, 3))
-torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = "tf32"  # as a run with tf32 does
+
+for switch in ("new", "old", "global"):  # each in a process of its own, for which torch is imported once
+    if not os.fork():
+        check(switch)
+        sys.exit()
+    assert os.wait()[1] == 0, switch
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

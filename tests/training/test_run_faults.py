@@ -161,9 +161,9 @@ def test_a_warm_up_is_left_between_its_pieces(tmp_path, references):
 ENDLESS = ["train", "cartpole", "--plan.total-steps", "99999999", "--stop.metric", "", "--logging.console"]
 
 
-def start_command(folder: Path, console: str = "off", **settings: Any) -> subprocess.Popen[str]:
+def start_command(folder: Path, console: str = "off", *words: str, **settings: Any) -> subprocess.Popen[str]:
     """Start a run from the command line, and return when it has trained for an iteration."""
-    command = [sys.executable, "-m", "striderl", *ENDLESS, console, "--runs", str(folder)]
+    command = [sys.executable, "-m", "striderl", *ENDLESS, console, "--runs", str(folder), *words]
     settings = {"preexec_fn": take_signals, "stderr": subprocess.PIPE, **settings}
     process = subprocess.Popen(command, text=True, **settings)
     deadline = time.monotonic() + LIMIT
@@ -199,7 +199,7 @@ def test_a_terminal_that_is_closed_saves_the_run(console, tmp_path):
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    process = start_command(tmp_path, console, preexec_fn=own_terminal, **streams)
+    process = start_command(tmp_path, console, "--switch-at", "never", preexec_fn=own_terminal, **streams)
     os.close(theirs)
     os.close(ours)
     assert process.wait(timeout=LIMIT) == 129
@@ -215,7 +215,7 @@ def ignore_two() -> None:
 
 @pytest.mark.slow
 def test_signals_that_the_parent_ignores_stay_ignored(tmp_path):
-    process = start_command(tmp_path, preexec_fn=ignore_two)
+    process = start_command(tmp_path, "off", "--switch-at", "never", preexec_fn=ignore_two)
     (table,) = tmp_path.glob("cartpole/*/metrics.csv")
     seen, deadline = table.read_text().count("\n"), time.monotonic() + LIMIT
     process.send_signal(signal.SIGHUP)
