@@ -30,6 +30,8 @@ import pytest
 from hypothesis import HealthCheck, configuration, settings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it for its own process, once
+# The code round compiled kernels, not theirs, is compiled without optimising: a second less for every program.
+os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = int(os.environ.get("STRIDERL_TEST_SEED", "0"))

@@ -132,7 +132,7 @@ def drive(folder, saved, place):
 
 
 def drive_killed(folder, saved, place):
-    """Drive in a new interpreter, since a fork of one with threads may block in torch; return its exit code."""
+    """Drive in a new interpreter, which is killed; a fork of one with threads may block in torch."""
     words = [str(folder), str(saved), place, str(torch.get_num_threads())]
     return subprocess.run([sys.executable, __file__, *words], timeout=250).returncode
 
@@ -147,7 +147,7 @@ def test_a_run_killed_in_the_middle_of_the_switch_resumes_to_the_same_bits(progr
         max(own.glob("*.pt2")).unlink()
     assert drive_killed(own, saved, place) == -signal.SIGKILL
     assert len(torch.load(saved)[1]) == {"requested": 1}.get(place, 3)  # iterations that were saved before
-    assert drive_killed(own, saved, "") == 0
+    drive(own, saved, "")
     assert same(torch.load(saved)[1], found)
 
 
