@@ -4,11 +4,15 @@ The program is imported here, with torch and all that it needs, and each rank is
 seconds of imports are then paid once, not by every rank. Nothing of torch runs before the forks but the imports.
 """
 
+import ctypes
 import importlib
 import os
 import runpy
+import signal
 import sys
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
 
 if __name__ == "__main__":
     count, program = int(sys.argv[1]), Path(sys.argv[2])
@@ -19,6 +23,7 @@ if __name__ == "__main__":
     for rank in range(count):
         ranks.append(os.fork())
         if not ranks[-1]:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # ranks end with this process
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             runpy.run_path(str(program), run_name="__main__")
             sys.exit()

@@ -40,10 +40,10 @@ def meeting_place(count: int) -> dict[str, str]:
     return {**os.environ, **found, "OMP_NUM_THREADS": "1"}
 
 
-def run_ranks(program: Path, folder: Path, count: int = 2) -> str:
+def run_ranks(program: Path, folder: Path, count: int = 2, *, timeout: float = 280.0) -> str:
     """Run a program as several ranks to its end; return what they wrote to stderr."""
     words = [sys.executable, str(HERE / "forked_ranks.py"), str(count), str(program), str(folder)]
-    done = subprocess.run(words, env=meeting_place(count), capture_output=True, text=True, timeout=900)
+    done = subprocess.run(words, env=meeting_place(count), capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -44,7 +44,7 @@ def runs(tmp_path_factory) -> Path:
         assert driven(config_of(kind, folder, SHORT), folder / kind / "one", Ranks()).exit_code == 0
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # of compiled programs
-        assert "compiling it failed" not in run_ranks(HERE / "rank_run_cases.py", folder)
+        assert "compiling it failed" not in run_ranks(HERE / "rank_run_cases.py", folder, timeout=900)
     return folder
 
 
